@@ -75,12 +75,14 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     declared = kinds(datasets[name].prepare_config)
     setting, equals, _ = incomplete.partition("=")
     values = [f"{setting}={value}" for value in choices(declared.get(setting))]
-    texts = (
-        values
-        if equals
-        else [f"{known}=" for known in (*declared, *([parts.PART] if datasets[name].prepare_part else []))]
-    )
+    texts = values if equals else [f"{known}=" for known in _settings(datasets[name])]
     return [CompletionItem(text) for text in texts if text.startswith(incomplete)]
+
+
+def _settings(spec: Dataset) -> list[str]:
+    from recipe_core.settings.values import kinds
+
+    return [*kinds(spec.prepare_config), *([parts.PART] if spec.prepare_part else [])]
 
 
 @click.command(cls=_PrepareCommand)
@@ -155,14 +157,11 @@ def _preparable(registry: Registry) -> dict[str, Dataset]:
 
 
 def _listing(datasets: Mapping[str, Dataset]) -> str:
-    from recipe_core.settings.values import kinds
-
     width = max(map(len, datasets), default=0)
     lines = []
     for name, spec in datasets.items():
         lines.append(f"  {click.style(name.ljust(width), fg='cyan')}  {spec.summary}".rstrip())
-        settings = [*kinds(spec.prepare_config), *([parts.PART] if spec.prepare_part else [])]
-        lines += [f"  {'':{width}}  settings: {', '.join(settings)}"]
+        lines += [f"  {'':{width}}  settings: {', '.join(_settings(spec))}"]
     head = click.style("What can be prepared", bold=True)
     hint = "`recipe prepare DATASET inputs=FILES output=FOLDER setting=value ...` makes it."
     return "\n".join([head, *(lines or ["  nothing: no plugin prepares data"]), "", hint])

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
 
 from recipe_core.data.prepare.part import PreparePart
 from recipe_core.errors import DataError
 from recipe_core.files import digest
+
+T = TypeVar("T")
 
 
 def input_facts(paths: Sequence[Path]) -> list[dict[str, Any]]:
@@ -41,23 +44,21 @@ def hashed(facts: Sequence[Mapping[str, Any]]) -> Callable[[], list[dict[str, An
         A function that waits for the thread and returns the manifest's entry of each input: path, bytes and SHA-256. It
         raises a DataError if an input cannot be read, or no longer matches ``facts``.
     """
-    results: list[str | DataError] = []
 
-    def work() -> None:
+    def work() -> list[str | DataError]:
+        found: list[str | DataError] = []
         for fact in facts:
             try:
-                results.append(sha256(Path(fact["path"])))
+                found.append(sha256(Path(fact["path"])))
             except DataError as error:
-                results.append(error)
+                found.append(error)
+        return found
 
-    # A daemon thread: a preparation that fails does not wait for the hashes.
-    thread = Thread(target=work, name="input hashes", daemon=True)
-    thread.start()
+    hashes = _in_background(work)
 
     def wait() -> list[dict[str, Any]]:
-        thread.join()
         entries = []
-        for fact, value in zip(facts, results, strict=True):
+        for fact, value in zip(facts, hashes.result(), strict=True):
             require_unchanged(fact)
             if isinstance(value, DataError):
                 raise value
@@ -65,6 +66,20 @@ def hashed(facts: Sequence[Mapping[str, Any]]) -> Callable[[], list[dict[str, An
         return entries
 
     return wait
+
+
+def _in_background(work: Callable[[], T]) -> Future[T]:
+    # A daemon thread: a preparation that fails does not wait for the hashes.
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:  # raised where the outcome is awaited
+            outcome.set_exception(error)
+
+    Thread(target=run, name="input hashes", daemon=True).start()
+    return outcome
 
 
 Range = tuple[int, int]
@@ -94,36 +109,33 @@ def hashed_part(
     for fact in facts:
         own += [fact["path"]] * part.owns(before, total)
         before += fact["bytes"]
-    entries: dict[str, Any] = {"inputs": [], "pieces": []}
-    errors: list[OSError | DataError] = []
 
-    def work() -> None:
-        try:
-            ranges = bounds(own)
-            for fact in facts:
-                path, whole = fact["path"], [(0, fact["bytes"])]
-                if path in ranges:
-                    parts = ranges[path] if len(ranges[path]) > 1 else []
-                    sha256, *others = _digests(Path(path), [*whole, *parts])
-                    entries["inputs"].append({"path": path, "bytes": fact["bytes"], "sha256": sha256})
-                    entries["pieces"] += [_piece(path, *found) for found in zip(parts, others, strict=True)]
-                elif path in pieces:
-                    entries["pieces"].append(_piece(path, pieces[path], *_digests(Path(path), [pieces[path]])))
-        except (OSError, DataError) as error:
-            errors.append(error)
+    def work() -> dict[str, Any]:
+        entries: dict[str, Any] = {"inputs": [], "pieces": []}
+        ranges = bounds(own)
+        for fact in facts:
+            path, whole = fact["path"], [(0, fact["bytes"])]
+            if path in ranges:
+                parts = ranges[path] if len(ranges[path]) > 1 else []
+                sha256, *others = _digests(Path(path), [*whole, *parts])
+                entries["inputs"].append({"path": path, "bytes": fact["bytes"], "sha256": sha256})
+                entries["pieces"] += [_piece(path, *found) for found in zip(parts, others, strict=True)]
+            elif path in pieces:
+                entries["pieces"].append(_piece(path, pieces[path], *_digests(Path(path), [pieces[path]])))
+        return entries
 
-    thread = Thread(target=work, name="input hashes", daemon=True)
-    thread.start()
+    hashes = _in_background(work)
 
     def wait() -> dict[str, Any]:
-        thread.join()
+        hashes.exception()  # waits; a changed input explains it better
         used = {*own, *pieces}
         for fact in facts:
             if fact["path"] in used:
                 require_unchanged(fact)
-        for error in errors:
-            raise error if isinstance(error, DataError) else DataError(f"{error.filename}: cannot be read ({error})")
-        return {**entries, "all_inputs": _all(facts)}
+        try:
+            return {**hashes.result(), "all_inputs": _all(facts)}
+        except OSError as error:
+            raise DataError(f"{error.filename}: cannot be read ({error})") from error
 
     return wait
 
