@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(restore)
     if record := os.environ.pop("RECIPE_OUTCOMES", ""):  # no test that runs pytest itself writes to it
         config.pluginmanager.register(Record(Path(record)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if "RECIPE_REQUIRE_PEERS" in os.environ and report.skipped and "RECIPE_" not in str(report.longrepr):
+        # Otherwise a comparison that never runs would go unnoticed.
+        report.outcome = "failed"
+        report.longrepr = f"the session should have what this test needs: {report.longrepr}"
+    return report
 
 
 class Record:

@@ -48,7 +48,8 @@ CORE = ROOT / "core"
 TESTING = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 SITE = ("furo", "myst-parser", "sphinx")
 PEERS = (
-    "jsonschema", "lm-eval", "megatron-core", "peft", "pyarrow", "pytorch-optimizer", "scikit-learn", "transformers",
+    "gigatoken", "jsonschema", "lm-eval", "megatron-core", "peft", "pyarrow", "pytorch-optimizer", "scikit-learn",
+    "transformers",
 )  # fmt: skip
 """Packages that the tests compare our results with."""
 XLA = ("torch==2.9.0", "torch-xla==2.9.0")
@@ -279,9 +280,13 @@ def csrc_sanitized(session: nox.Session) -> None:
 
 @task()
 def peer(session: nox.Session) -> None:
-    """The tests that compare with packages of others (lm-evaluation-harness, megatron-core, transformers, ...)."""
+    """The tests that compare with packages of others (lm-evaluation-harness, megatron-core, transformers, ...).
+
+    A test that is skipped fails, unless its reason names the RECIPE_ variable that supplies what it needs.
+    """
     install(session, *FOLDERS, *EXAMPLES, *TESTING, *PEERS)
-    test(session, "-m", "peer", *tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests")
+    folders = (*tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests")
+    attempts.test(session, *PARALLEL, "-m", "peer", *folders, strict=_strict, RECIPE_REQUIRE_PEERS="1")
 
 
 @task()

@@ -165,8 +165,7 @@ def _build(
     report.say("\n".join(filter(None, [head, begun, *compared])))
     stopping = Stopping(engine, stop, model.module, model.lag, saver.failed)
     stop.on_first = lambda name: report.say(announcement(name, progress.step + 1, may_discard=stopping.may_discard))
-    watches = job.train.on_divergence != "stop" and not dry_run
-    guard = Guard.of(job.train, engine, out, progress.step, saver.recovery_advice) if watches else None
+    guard = None if dry_run else Guard.of(job.train, engine, out, progress.step, saver.recovery_advice)
     trainer = Trainer(
         ranks=engine, cadence=Cadence(job.train, progress.step), progress=progress, stopping=stopping, report=report,
         stepper=Stepper(

@@ -108,8 +108,13 @@ class Guard:
     _norms: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     @classmethod
-    def of(cls, train: Train, engine: Engine, out: Path, step: int, advice: Callable[[int], str]) -> Guard:
-        """The guard of a run that continues after ``step``, with the norms in the metrics of rank 0; a collective."""
+    def of(cls, train: Train, engine: Engine, out: Path, step: int, advice: Callable[[int], str]) -> Guard | None:
+        """The guard of a run that continues after ``step``, with the norms in the metrics of rank 0; a collective.
+
+        None where ``train.on_divergence`` is ``stop``.
+        """
+        if train.on_divergence == "stop":
+            return None
         guard = cls(train, engine, advice)
         rows = (row for row in scan(out / METRICS) if row["step"] <= step) if step else ()
         guard.add_norms(engine.broadcast(list(deque(rows, maxlen=WINDOW * train.log_every))))

@@ -132,8 +132,7 @@ def _train(shared: Shared, seed_run: SeedRun, rollbacks: Rollbacks) -> dict[str,
         if engine.rank == 0:
             trackers = Trackers(job.trackers, job.name, job.as_dict())
             record = stack.enter_context(Metrics(seed_run.folder, step, report.row, warn, trend, trackers)).write
-        guards = job.train.on_divergence != "stop"
-        guard = Guard.of(job.train, engine, seed_run.folder, step, checkpoints.recovery_advice) if guards else None
+        guard = Guard.of(job.train, engine, seed_run.folder, step, checkpoints.recovery_advice)
         skipper = StepSkipper(guard, skipped, report.say)
         trainer = stack.enter_context(_held(_trainer(shared, seed_run, checkpoints, record, report, step, skipper)))
         if begin is not None:
