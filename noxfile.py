@@ -56,9 +56,9 @@ XLA = ("torch==2.9.0", "torch-xla==2.9.0")
 """The last release of PyTorch/XLA, and the PyTorch that belongs to it."""
 NEURONX = ("boto3", "tenacity", "transformers==4.57.*")
 """Further packages that neuronx-distributed imports; it uses names that release 5 of transformers removed."""
-UNTYPED = {"lm-eval", "torch-xla"}
-"""Packages without type hints, heavy and named by extras: they are not installed where types are checked."""
-HEAVY = {"accelerate", "h5py", "numpy", "tensorboardx", "tokenizers", "torch"}
+UNTYPED = {"lm-eval", "ray", "torch-xla"}
+"""Packages without complete type hints, and heavy: they are not installed where types are checked."""
+HEAVY = {"accelerate", "h5py", "numpy", "ray", "tensorboardx", "tokenizers", "torch"}
 """Packages that the light half does not import."""
 LIGHT_TESTS = ("cli", "config", "destination", "estimate", "hooks", "job", "registry", "stop", "variants")
 """Tests of the core's light half, which pass without PyTorch."""

@@ -27,6 +27,8 @@ from recipe_core.errors import ExitCode
 from recipe_core.hooks.kinds import ListedKind, PartKind
 from recipe_core.hooks.registry import Registry, load
 from recipe_core.hooks.specs import Dataset, Recipe
+from recipe_core.hooks.specs.executor import ExecutorSpec
+from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.train import Train
 from recipe_core.launch.launchers.site import Site
 from recipe_core.settings.describe import meanings, text_of
@@ -46,9 +48,10 @@ SITE_HEAD = """\
 
 # The site profile
 
-A site profile is a YAML file that describes the target machines of `recipe submit` and `recipe check`. Its path is
-`--site FILE`, else the variable `RECIPE_SITE`, else `site.yaml` in your configuration folder (on Linux
-`~/.config/recipe`). Unknown keys are refused. It holds these settings, and a section for each launcher that you use:
+A site profile is a YAML file that describes the target machines of `recipe submit`, `recipe check` and
+`recipe prepare --on`. Its path is `--site FILE`, else the variable `RECIPE_SITE`, else `site.yaml` in your
+configuration folder (on Linux `~/.config/recipe`). Unknown keys are refused. It holds these settings, and a section for
+each launcher and executor that you use:
 """
 CODES_HEAD = """\
 <!-- Written by docs/generate.py from recipe_core.errors.ExitCode; change that and run `nox -s docs -- --write`. -->
@@ -203,12 +206,12 @@ def exit_codes() -> str:
 def site_profile(registry: Registry) -> str:
     """Return the page of the site profile."""
     parts = [SITE_HEAD, table(Site)]
-    for name in registry.names("launcher"):
-        parts += [
-            f"## {name}",
-            sentence(registry.get("launcher", name).summary),
-            table(registry.get("launcher", name).config),
-        ]
+    users: list[Launcher | ExecutorSpec] = [registry.get("launcher", name) for name in registry.names("launcher")]
+    users += [registry.get("executor", name) for name in registry.names("executor")]
+    for name in dict.fromkeys(user.name for user in users):
+        own = [user for user in users if user.name == name]
+        if any(dataclasses.fields(user.config) for user in own):
+            parts += [f"## {name}", *(sentence(user.summary) for user in own), table(own[0].config)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

@@ -47,6 +47,10 @@ PARTS = {
         "`recipe greet` is the command of the plugin. It ends with code 2, unless it says another.",
     ),
     "submit": ("Reported by `recipe submit`", "Nothing is submitted."),
+    "prepare": (
+        "Reported by `recipe prepare --on`",
+        "The executor is ended, with what it had started; parts that are complete are kept.",
+    ),
 }
 LEFT_OUT = "plugin 'broken' did not load and is left out: "
 

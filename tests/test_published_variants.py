@@ -16,6 +16,8 @@ Cited:
   trn1.32xlarge); mrpc: of its page for fine-tuning with run_glue.py
 - nvidia: DeepLearningExamples 042e8724f074, PyTorch/LanguageModeling/BERT/scripts/run_pretraining.sh, on 8 GPUs
 - bert: Devlin and others (2019), appendix A.2; gpt2: Radford and others (2019), table 2; nanogpt: its train_gpt2.py
+- smollm: the repository's pre-training/smollm1/config_smollm1_135M.yaml at 45a1be840c50, and config.json of 360M
+- llama3: config.json of Meta's 8B and of 3.2 1B; Grattafiori and others (2024), table 3 and section 3.4.1
 """
 
 from __future__ import annotations
@@ -139,6 +141,50 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         # gpt2: batch of 512; nanogpt: learning_rate min_lr warmup_iters weight_decay beta2; departs: 100,000 steps
         "train": {"global_batch": 512, "lr": 6e-4, "min_lr": 6e-5, "warmup_steps": 2000, "weight_decay": 0.1,
                   "betas": (0.9, 0.95), "schedule": "cosine"},
+    },
+    "llama:124m": {
+        "processes": 1,
+        "layout": {"use": "ddp"},
+        # gpt2; SwiGLU: Shazeer (2020), two thirds of the width of an MLP with two matrices
+        "model": {"layers": 12, "hidden": 768, "heads": 12, "kv_heads": 12, "mlp": 4 * 768 * 2 // 3, "positions": 1024,
+                  "vocabulary": 50304, "tied": True},
+        "data": {"sequence": 1024},
+        "train": {"global_batch": 512, "lr": 6e-4, "min_lr": 6e-5, "warmup_steps": 2000, "weight_decay": 0.1,
+                  "betas": (0.9, 0.95), "schedule": "cosine"},  # as megatron_gpt:small
+    },
+    "llama:360m": {
+        "processes": 8,  # departs: 64, which hold copies of the model too
+        "layout": {"use": "ddp"},
+        # smollm: hidden_size and the like; init_std is 1 / sqrt(hidden)
+        "model": {"layers": 32, "hidden": 960, "heads": 15, "kv_heads": 5, "mlp": 2560, "positions": 2048,
+                  "vocabulary": 49152, "tied": True, "norm_eps": 1e-5, "rope_theta": 10000.0, "init_std": 0.0323},
+        "data": {"sequence": 2048},
+        # smollm: micro_batch_size 8 x dp 64, learning_rate, lr_warmup_steps, weight_decay, clip_grad, adam_beta2,
+        # min_decay_lr; "trained on 600B tokens", a fifth of the steps to decay
+        "train": {"global_batch": 512, "micro_batch": 8, "lr": 3e-3, "min_lr": 0.0, "warmup_steps": 2000,
+                  "weight_decay": 0.01, "clip": 1.0, "betas": (0.9, 0.95), "steps": 600_000, "schedule": "wsd"},
+    },
+    "llama:1b": {
+        "processes": 8,
+        "layout": {"use": "fsdp"},
+        "model": {"layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 8, "mlp": 8192, "positions": 131_072,
+                  "vocabulary": 128_256, "tied": True, "rope_theta": 5e5, "rope_type": "llama3", "rope_factor": 32.0,
+                  "rope_original_positions": 8192},  # llama3
+        "data": {"sequence": 8192},
+        # departs: Llama 3.2 1B was pruned from 8B and distilled; the schedule is that of 8B
+        "train": {"global_batch": 512, "lr": 3e-4, "schedule": "cosine", "warmup_steps": 8000, "steps": 1_200_000},
+    },
+    "llama:8b": {
+        "processes": 64,
+        "layout": {"use": "fsdp"},
+        "model": {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "mlp": 14_336, "positions": 8192,
+                  "vocabulary": 128_256, "tied": False, "rope_theta": 5e5, "rope_type": "default",
+                  "rope_factor": 1.0},  # llama3
+        "data": {"sequence": 8192},
+        # llama3: the peak of table 3; of 405B, batches of 4 M tokens, 8,000 steps of warm-up, cosine to a hundredth of
+        # the peak over 1,200,000 steps
+        "train": {"global_batch": 512, "lr": 3e-4, "min_lr": 3e-6, "schedule": "cosine", "warmup_steps": 8000,
+                  "steps": 1_200_000},
     },
     "hf_finetune:mrpc": {
         "processes": 1,

@@ -14,9 +14,11 @@ def test_the_suite_is_whole() -> None:
     assert {name for name in vars(PluginConformance) if name.startswith("test_")} == {"test_conforms"}
     assert CHECKS == (
         "contributes", "imports no torch", "name and summary", "targets", "settings", "facts", "tensor plan", "stages",
-        "initial values", "loss", "activations", "adapters", "prepare", "parts", "mesh", "trains alike", "round trip",
-        "resumes from it", "light functions", "steps alike", "same after a stop", "rates", "records", "help",
-        "same samples", "any order", "changes nothing", "same numbers", "variants", "trains", "resumes", "layouts",
+        "documents", "initial values", "loss", "activations", "adapters", "prepare", "parts", "mesh", "trains alike",
+        "round trip", "resumes from it", "light functions", "exit codes", "steps alike", "same after a stop", "rates",
+        "records",
+        "help", "same samples", "any order", "changes nothing", "same numbers", "variants", "trains", "resumes",
+        "layouts",
     )  # fmt: skip
 
 

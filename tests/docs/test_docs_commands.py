@@ -30,7 +30,8 @@ LOOKS = {"ls", "show", "check", "doctor"}
 ANSWERS = {"check": {0, 2}, "doctor": {0, 1}}
 """Valid exit codes of commands that report whether something fits or works here."""
 SMALL = {
-    r"((?:model\.recipe=)?)(megatron_gpt|bert_dp|bert_tp|hf_finetune)(:(small|base|large\S*|6\.7b\S*))?": r"\1\2:tiny",
+    r"((?:model\.recipe=)?)(megatron_gpt|llama|bert_dp|bert_tp|hf_finetune)"
+    r"(:(small|base|large\S*|6\.7b\S*|\d+[mb]))?": r"\1\2:tiny",
     r"hf_finetune:mrpc": "hf_finetune:tiny data.task=mrpc",
     r"train\.steps=2400": "train.steps=16",
     r"train\.stop_after=100": "train.stop_after=4",
@@ -51,10 +52,14 @@ PARSED = {
     "mail -s": "a program that sends mail",
     "--to k8s": "a cluster",
     "--to sky": "a cluster",
+    "--on slurm": "a cluster",
+    "--on ray": "Ray",
+    "prepare merge data/wiki parts": "parts of several machines",
     "runs/big": "a cluster",
     "torchrun": "several machines",
     "srun": "several machines",
     "sst2": "a hub",
+    "Llama-3.2-1B": "a hub",
 }
 """Parts of commands that cannot run here, and what they need."""
 

@@ -14,12 +14,12 @@ import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "tutorials" / "model.md"
-EXAMPLE = DOCS / "examples" / "llama"
+EXAMPLE = DOCS / "examples" / "decoder"
 
 
 def files() -> dict[str, str]:
     """Return the files that the page shows, by their path in the package."""
-    blocks = re.findall(r"^```\w+ examples/llama/(\S+)\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```\w+ examples/decoder/(\S+)\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     names = [name for name, _ in blocks]
     assert len(names) == len(set(names))
     return dict(blocks)
@@ -28,7 +28,7 @@ def files() -> dict[str, str]:
 def test_the_page_shows_the_whole_package() -> None:
     source = {path.relative_to(EXAMPLE).as_posix(): path for path in EXAMPLE.glob("src/*/*.py")}
     shown = files()
-    assert shown.keys() >= source.keys() - {"src/recipe_llama/__init__.py"}
+    assert shown.keys() >= source.keys() - {"src/recipe_decoder/__init__.py"}
     assert {name: (EXAMPLE / name).read_text("utf-8") for name in shown} == shown
 
 
@@ -36,19 +36,21 @@ def test_the_page_shows_the_whole_package() -> None:
 @pytest.mark.timeout(1200)
 def test_its_commands_work_with_what_was_copied_from_the_page(tmp_path: Path) -> None:
     for name, text in files().items():
-        (tmp_path / "llama" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "llama" / name).write_text(text, encoding="utf-8")
-    package = tmp_path / "llama" / "src" / "recipe_llama"
+        (tmp_path / "decoder" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "decoder" / name).write_text(text, encoding="utf-8")
+    package = tmp_path / "decoder" / "src" / "recipe_decoder"
     (package / "__init__.py").touch()
     # Instead of pip: an installed package is files on the path, and a table of its entry points.
-    if "llama" not in importlib.metadata.entry_points(group="recipe.plugins").names:
+    if "decoder" not in importlib.metadata.entry_points(group="recipe.plugins").names:
         table = re.search(
             r'^\[project.entry-points."(.+)"\]\n(.+?)\n\n', files()["pyproject.toml"], re.MULTILINE | re.DOTALL
         )
         assert table is not None
-        info = package.parent / "recipe_llama-0.1.0.dist-info"
+        info = package.parent / "recipe_decoder-0.1.0.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: recipe-llama\nVersion: 0.1.0\n", encoding="utf-8")
+        (info / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: recipe-decoder\nVersion: 0.1.0\n", encoding="utf-8"
+        )
         (info / "entry_points.txt").write_text(f"[{table[1]}]\n{table[2].replace(chr(34), '')}\n", encoding="utf-8")
     blocks = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines() if line.startswith("recipe ")]
@@ -60,4 +62,4 @@ def test_its_commands_work_with_what_was_copied_from_the_page(tmp_path: Path) ->
             text=True, env=environment, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-    assert (tmp_path / "llama-hf" / "model.safetensors").is_file()
+    assert (tmp_path / "decoder-hf" / "model.safetensors").is_file()

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
     from recipe_core.checkpoint.formats.hf_config import hf_settings, read_hf_config, require_hf_values
     from recipe_core.checkpoint.formats.single import OneFile
+    from recipe_core.checkpoint.inference.evaluate import evaluate_text
+    from recipe_core.checkpoint.inference.generate import generate_text
+    from recipe_core.checkpoint.inference.score import score_text
     from recipe_core.checkpoint.lazy import Lazy, lazy
     from recipe_core.checkpoint.match.trained import TrainedModel
     from recipe_core.cli.arguments import RecipeCommand, job_of, recipe_arguments
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from recipe_core.files import atomic_file, atomic_folder, load_or_build, write_text
     from recipe_core.hooks.facts import IndexFacts, OptimizerFacts
     from recipe_core.hooks.finding import Finding
-    from recipe_core.hooks.inference import Evaluation, Generation, Scorer
+    from recipe_core.hooks.inference import Evaluation, Generation, Scorer, TokenDocuments
     from recipe_core.hooks.markers import hookimpl
     from recipe_core.hooks.specs import (
         CheckpointFormat,
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     )
     from recipe_core.hooks.specs.command import CommandSpec
     from recipe_core.hooks.specs.evaluation import EvaluationSpec
+    from recipe_core.hooks.specs.executor import ExecutorRun, ExecutorSpec, PartTask, Submit
     from recipe_core.hooks.specs.launcher import Launcher, Submission
     from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
     from recipe_core.hooks.specs.transform import TransformSpec
@@ -70,11 +74,19 @@ if TYPE_CHECKING:
     from recipe_core.layouts.parallel import Loss, Micro, Parallel, Run, Samples
     from recipe_core.layouts.samples.mapping import SampleGenerators
     from recipe_core.layouts.samples.wrapping import WrapperRun
-    from recipe_core.ops.attention import causal_attention
+    from recipe_core.ops.attention import causal_attention, grouped_query_attention
     from recipe_core.ops.cross_entropy import linear_cross_entropy, losses_and_hits
+    from recipe_core.ops.documents import (
+        Documents,
+        document_attention,
+        document_positions,
+        documents_of,
+        masked_mean_loss,
+    )
     from recipe_core.ops.dropout import dropout
     from recipe_core.ops.group_attention import Groups, PackedSegments, group_attention, groups_of
     from recipe_core.ops.initial import normal_of, uniform_of
+    from recipe_core.ops.key_values import BlockCache, KeyValueCache
     from recipe_core.ops.norm import add_norm
     from recipe_core.ops.vocabulary import linear_logits
     from recipe_core.settings.job import Job
@@ -99,9 +111,10 @@ _LAZY = {
     ),
     "hooks.finding": ("Finding",),
     "hooks.facts": ("IndexFacts", "OptimizerFacts"),
-    "hooks.inference": ("Evaluation", "Generation", "Scorer"),
+    "hooks.inference": ("Evaluation", "Generation", "Scorer", "TokenDocuments"),
     "hooks.specs.command": ("CommandSpec",),
     "hooks.specs.evaluation": ("EvaluationSpec",),
+    "hooks.specs.executor": ("ExecutorRun", "ExecutorSpec", "PartTask", "Submit"),
     "hooks.specs.launcher": ("Launcher", "Submission"),
     "hooks.specs.loop": ("CallbackSpec", "LossSpec", "OptimizerSpec", "ScheduleSpec", "TrackerSpec"),
     "hooks.specs.wrapper": ("DataWrapperSpec", "dataset_parts"),
@@ -131,6 +144,9 @@ _LAZY = {
     "checkpoint.formats.base": ("NO_RUN", "Format", "SaveContext"),
     "checkpoint.formats.hf_config": ("hf_settings", "read_hf_config", "require_hf_values"),
     "checkpoint.formats.single": ("OneFile",),
+    "checkpoint.inference.evaluate": ("evaluate_text",),
+    "checkpoint.inference.generate": ("generate_text",),
+    "checkpoint.inference.score": ("score_text",),
     "checkpoint.lazy": ("Lazy", "lazy"),
     "checkpoint.match.trained": ("TrainedModel",),
     "cli.arguments": ("RecipeCommand", "job_of", "recipe_arguments"),
@@ -144,11 +160,13 @@ _LAZY = {
     "layouts.parallel": ("Loss", "Micro", "Parallel", "Run", "Samples"),
     "layouts.samples.mapping": ("SampleGenerators",),
     "layouts.samples.wrapping": ("WrapperRun",),
-    "ops.attention": ("causal_attention",),
+    "ops.attention": ("causal_attention", "grouped_query_attention"),
     "ops.cross_entropy": ("linear_cross_entropy", "losses_and_hits"),
+    "ops.documents": ("Documents", "document_attention", "document_positions", "documents_of", "masked_mean_loss"),
     "ops.dropout": ("dropout",),
     "ops.group_attention": ("Groups", "PackedSegments", "group_attention", "groups_of"),
     "ops.initial": ("normal_of", "uniform_of"),
+    "ops.key_values": ("BlockCache", "KeyValueCache"),
     "ops.norm": ("add_norm",),
     "ops.vocabulary": ("linear_logits",),
     "settings.job": ("Job",),
@@ -166,6 +184,7 @@ __all__ = [
     "NO_RUN",
     "Adapter",
     "Batch",
+    "BlockCache",
     "Callback",
     "CallbackRun",
     "CallbackSpec",
@@ -182,18 +201,22 @@ __all__ = [
     "DiskError",
     "DivergedError",
     "Division",
+    "Documents",
     "Engine",
     "EngineSpec",
     "EvaluatedModel",
     "Evaluation",
     "EvaluationSamples",
     "EvaluationSpec",
+    "ExecutorRun",
+    "ExecutorSpec",
     "Finding",
     "Format",
     "Generation",
     "Groups",
     "IndexFacts",
     "Job",
+    "KeyValueCache",
     "LaunchError",
     "Launcher",
     "Layout",
@@ -215,6 +238,7 @@ __all__ = [
     "PackedSegments",
     "Parallel",
     "Part",
+    "PartTask",
     "PluginError",
     "Recipe",
     "RecipeCommand",
@@ -228,6 +252,8 @@ __all__ = [
     "Stages",
     "Structure",
     "Submission",
+    "Submit",
+    "TokenDocuments",
     "TrackedRun",
     "Tracker",
     "TrackerSpec",
@@ -244,8 +270,14 @@ __all__ = [
     "causal_attention",
     "dataset_parts",
     "did_you_mean",
+    "document_attention",
+    "document_positions",
+    "documents_of",
     "dropout",
+    "evaluate_text",
+    "generate_text",
     "group_attention",
+    "grouped_query_attention",
     "groups_of",
     "hf_settings",
     "hookimpl",
@@ -255,6 +287,7 @@ __all__ = [
     "linear_logits",
     "load_or_build",
     "losses_and_hits",
+    "masked_mean_loss",
     "materialise",
     "normal_of",
     "output_of",
@@ -262,6 +295,7 @@ __all__ = [
     "recipe_arguments",
     "remarked",
     "require_hf_values",
+    "score_text",
     "too_small",
     "uniform_of",
     "variants_of",

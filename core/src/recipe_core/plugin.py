@@ -10,6 +10,7 @@ from recipe_core.data.mixture import Mixture
 from recipe_core.hooks.markers import hookimpl
 from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout
 from recipe_core.hooks.specs.evaluation import EvaluationSpec
+from recipe_core.hooks.specs.executor import ExecutorSpec
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.specs.loop import OWN_LOSS, CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.specs.transform import TransformSpec
@@ -175,6 +176,22 @@ def register_launchers() -> Iterable[Launcher]:
         sees_files=False,
         config=Sky,
         summary="SkyPilot: a task, printed for sky launch",
+    )
+
+
+@hookimpl
+def register_executors() -> Iterable[ExecutorSpec]:
+    """Engines for the parts of ``recipe prepare``."""
+    yield ExecutorSpec(
+        name="local",
+        build="recipe_core.data.prepare.executors.local:local",
+        summary="processes of this machine: `--on local` fills the cores, `--on local:4` runs four parts at a time",
+    )
+    yield ExecutorSpec(
+        name="slurm",
+        build="recipe_core.data.prepare.executors.slurm:slurm",
+        config=Slurm,
+        summary="Slurm: array jobs with a task for each part",
     )
 
 

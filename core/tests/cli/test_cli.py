@@ -87,6 +87,7 @@ def test_ls_shows_recipes_first_with_owners_and_variants(typed: Typed) -> None:
         "Checkpoint formats",
         "Engines",
         "Launchers",
+        "Executors",
         "Losses",
         "Optimizers",
         "Schedules",

@@ -160,3 +160,33 @@ def test_digests_stay_the_same_between_releases(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1234")
     assert content_digest([tmp_path / "a"]) == "d58681837138a6500d9fde90f19074f3"
     assert tokenizer_digest(texts()) == "9e4a2f691ac2e2f037e4583d074b5e11"
+
+
+def record(content: str, *phases: tuple[int, str]) -> dict[str, Any]:
+    listed = [{"at": at, "content": one, "order": {"weights": [1]}} for at, one in phases]
+    return {"content": content, "order": {"sequence": 8}, **({"phases": listed} if listed else {})}
+
+
+def test_phases_are_compared_once_they_have_begun() -> None:
+    recorded = record("a", (10, "b"), (20, "c"))
+    assert differences(recorded, record("a"), consumed=10) == []
+    assert differences(recorded, record("a", (10, "x")), consumed=10) == []
+    assert differences(recorded, record("a", (10, "b"), (15, "x"), (20, "y")), consumed=15) == []
+    assert differences(recorded, record("a", (10, "x"), (20, "c")), consumed=11) == [
+        "data.phases, from sample 10 on: the data: digest b was recorded, now x"
+    ]
+    assert differences(recorded, record("a", (9, "b")), consumed=11) == [
+        "data.phases, from sample 9 on: is new; the run has read 11 samples, and a new phase begins at 11 or later",
+        "data.phases, from sample 10 on: was recorded, and is missing now; the run has read 11 samples",
+    ]
+    assert differences(record("a"), record("a", (10, "b")), consumed=10) == []
+    assert len(differences(record("a"), record("a", (10, "b")), consumed=11)) == 1
+
+
+def test_without_a_position_all_phases_are_compared() -> None:
+    recorded = record("a", (10, "b"))
+    assert differences(recorded, recorded) == []
+    assert differences(recorded, record("a")) == ["data.phases, from sample 10 on: was recorded, and is missing now"]
+    assert differences(record("a"), recorded) == ["data.phases, from sample 10 on: is new"]
+    assert differences(recorded, record("a"), ["tokenizer"]) == []
+    assert differences({}, recorded, consumed=100) == []  # of a run that recorded nothing

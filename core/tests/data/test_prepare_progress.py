@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from recipe_core.data.prepare import ProgressBar, progress
+from recipe_core.data.prepare.executors.progress import PartsProgress
 
 
 @pytest.fixture
@@ -68,3 +70,32 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "tokens" in text
     assert "2.0/2.0 MB" in text
     assert "left" in text
+
+
+def test_parts_report_their_numbers(
+    clock: SimpleNamespace, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of five parts is complete, the second continues after 10 MB, the third has just begun."""
+    files = {number: tmp_path / str(number) for number in (2, 3, 4, 5)}
+    with PartsProgress(files, 1) as shown:
+        clock.now += 10
+        shown.show(0, 0)
+        monkeypatch.setattr(progress, "_file", files[2])
+        with ProgressBar("tokens", 40_000_000, visible=False) as bar:
+            bar.start_at(10_000_000)
+            clock.now += 10
+            bar.update(30_000_000)
+            files[3].write_text("0 0 20000000")
+            shown.show(0, 0)
+            shown.show(0, 0)
+            bar.update(31_000_000)
+        clock.now += 11
+        shown.show(1, 0)
+        files[3].write_text("0 2000")
+        shown.show(1, 2, last=True)
+    assert capsys.readouterr().err.splitlines() == [
+        "1 of 5 parts, 10 s",
+        "1 of 5 parts, 2 running: 30.0 of 120.0 MB, 1.0 MB/s, 20 s, 90 s left",
+        "2 of 5 parts, 1 running: 31.0 of 120.0 MB, 0.7 MB/s, 31 s, 131 s left",
+        "2 of 5 parts, 2 failed: 31.0 of 120.0 MB, 0.7 MB/s, 31 s, 131 s left",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -26,6 +27,7 @@ COMMANDS = {
     "warn": ["run"],
     "command": ["greet"],
     "list": ["ls"],
+    "prepare": ["prepare", "pieces", "output=pieces", "--on=crew", "--parts=1"],
     "submit": ["submit", "--to=post", "--nodes=1", "--processes-per-node=1", "--time=10m"],
 }
 
@@ -41,6 +43,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         install_plugin(folder, name, module, distribution=f"{name}-dist")
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("RECIPE_PLUGINS", "toy,broken")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
     monkeypatch.chdir(tmp_path)
     return folder
 
@@ -87,6 +90,7 @@ def test_each_part_of_the_sound_plugin_is_sound(site: Path, say: Say) -> None:
     assert say(*COMMANDS["submit"], "broken:tiny", "--out", "submitted")[::2] == (0, "")
     assert say(*COMMANDS["command"], "--times", "2") == (0, "hello hello \n", "")
     assert say(*COMMANDS["list"])[::2] == (0, "")
+    assert say(*COMMANDS["prepare"])[0] == 0
 
 
 def test_an_entry_point_of_another_name_is_said(site: Path, say: Say) -> None:
@@ -110,7 +114,7 @@ def test_a_broken_plugin_does_not_fail_the_checks_of_another(site: Path, say: Sa
 def test_a_mistake_is_said_once_and_others_go_on(site: Path, say: Say, case: Case) -> None:
     install(site, case)
     command = COMMANDS[case["when"]]
-    job = [] if case["when"] in ("command", "list") else ["broken:tiny", "--out", "broken-run"]
+    job = [] if case["when"] in ("command", "list", "prepare") else ["broken:tiny", "--out", "broken-run"]
     code, out, err = say(*command, *job, *case.get("words", "").split())
     assert "Traceback" not in out + err
     said = re.escape(case["said"].replace("SITE", str(site))).replace("…", ".*")

@@ -21,11 +21,13 @@ import torch
 from recipe_core.checkpoint.adapter import to_foreign, to_native
 from recipe_core.checkpoint.lazy import lazy
 from recipe_core.cli.main import main
+from recipe_core.data.prepare.executors.schedule import submitting
 from recipe_core.engine.machine.environment import variables
 from recipe_core.errors import ConfigError
 from recipe_core.hooks.registry import Registry, load
 from recipe_core.hooks.specs import Dataset
 from recipe_core.hooks.specs import load as target
+from recipe_core.hooks.specs.executor import ExecutorRun, PartTask
 from recipe_core.settings.job import Job
 from recipe_core.testing import spawn
 from recipe_core.testing.checkpoints import equal, tensors
@@ -36,10 +38,12 @@ from recipe_core.train.start.check import checked_job
 
 Say = Callable[..., tuple[int, str, str]]
 FOLDER = Path(__file__).parent / "frozen_api_1"
-PLUGINS = ("frozen_line", "frozen_place", "frozen_step", "frozen_around", "frozen_program")
+PLUGINS = ("frozen_line", "frozen_place", "frozen_step", "frozen_around", "frozen_program", "frozen_crew")
 FROZEN = {
     "frozen_around.py": "d42e0fcba02c5a4d",
     "frozen_around_parts.py": "36bd6468056a8f53",
+    "frozen_crew.py": "c96f6811e99edff4",
+    "frozen_crew_parts.py": "01e634d57e64ea52",
     "frozen_line.py": "1766daaa03b2d75a",
     "frozen_line_parts.py": "a16d2b7b69c5ffa6",
     "frozen_place.py": "27c7b1069041e192",
@@ -255,6 +259,24 @@ def test_a_launcher_submits(say: Say, tmp_path: Path) -> None:
     more = [word.replace("nodes=2", "nodes=4") for word in words]
     code, _, err = say(*more, "layout=ddp", "train.micro_batch=2", "--out", "runs/two")
     assert (code, err) == (2, "recipe submit: --nodes: a tray holds two, got 4\n")
+
+
+def test_an_executor_runs_tasks(tmp_path: Path) -> None:
+    spec = plugins().get("executor", "frozen_crew")
+    tasks = [
+        PartTask(number=number, arguments=words, folder=tmp_path, log=tmp_path / f"{number}.log")
+        for number, words in enumerate((("--version",), ("prepare", "nothing"), ("ls", "nothing")), 1)
+    ]
+    with submitting(spec, spec.config(), ExecutorRun(name="made", address="", folder=tmp_path)) as submit:
+        assert [future.result(timeout=100) for future in submit(tasks)] == [0, 2, 2]
+        assert (tmp_path / "made-1").read_text(encoding="utf-8") == "() {} "
+    assert not (tmp_path / "made-1").exists()
+    first, second = (tmp_path / "1.log").read_text(encoding="utf-8").splitlines()
+    assert first == f"1 in {tmp_path}: --version"
+    assert second.startswith("recipe, version ")
+    there = ExecutorRun(name="made", address="there", folder=tmp_path)
+    with pytest.raises(ConfigError, match="a crew has no address"), submitting(spec, spec.config(), there):
+        pass
 
 
 def test_commands_answer(say: Say) -> None:

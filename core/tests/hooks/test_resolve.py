@@ -145,6 +145,14 @@ def test_a_module_that_is_imported_already_is_asked_itself() -> None:
     assert str(problem_with("recipe_core.hooks.kinds:PARTS", ())).endswith("and expected is a function")
 
 
+def test_a_lazy_name_of_an_imported_package_is_not_imported() -> None:
+    code = (
+        "import sys, recipe_core; from recipe_core.hooks.static.resolve import problem_with; "
+        "sys.exit(problem_with('recipe_core:generate_text', ('trained', 'options')) or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_a_package_that_sets_its_path_may_have_any_module(package: Path) -> None:
     (package / "__init__.py").write_text("__path__ = [somewhere]\n")
     assert problem_with("targets_of_test.anything:one", ("config",)) is None

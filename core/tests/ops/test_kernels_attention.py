@@ -28,7 +28,7 @@ def reference(qkv: Tensor) -> Tensor:
 def test_blocks_equal_whole_attention(sequence: int) -> None:
     qkv = qkv_of(sequence)
     weights = torch.randn(2, sequence, 3, 16)
-    got, wanted = _BlockAttention.apply(qkv, 0.0, 0), reference(qkv)
+    got, wanted = _BlockAttention.apply(*qkv.unbind(3), 0.0, 0), reference(qkv)
     torch.testing.assert_close(got, wanted, atol=1e-6, rtol=1e-5)
     gradients = [torch.autograd.grad((output * weights).sum(), qkv)[0] for output in (got, wanted)]
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-5)
@@ -52,7 +52,7 @@ def test_derivatives_with_dropout(dropout: float, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(attention, "_ROWS", 3)
     monkeypatch.setattr(torch, "float32", torch.float64)  # the sums over blocks, which fp32 would round
     qkv = qkv_of(7, torch.float64)[:1, :, :2, :, :4].detach().requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: _BlockAttention.apply(x, dropout, 11), (qkv,))
+    assert torch.autograd.gradcheck(lambda x: _BlockAttention.apply(*x.unbind(3), dropout, 11), (qkv,))
 
 
 def test_dropout_is_that_of_the_probabilities() -> None:

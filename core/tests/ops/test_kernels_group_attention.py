@@ -43,7 +43,7 @@ def reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def masked(ids: Tensor) -> PackedSegments:
     """As devices other than CPUs get them."""
-    return PackedSegments(ids, None, kernel._mask(ids))
+    return PackedSegments(ids, None, kernel.same_segment(ids))
 
 
 @pytest.mark.parametrize("tile", [1, 5000, 1 << 18])

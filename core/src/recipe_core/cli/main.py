@@ -33,7 +33,8 @@ from recipe_core.cli.commands.doctor import doctor
 from recipe_core.cli.commands.group import RecipeGroup
 from recipe_core.cli.compare.command import compare
 from recipe_core.cli.compare.report.command import report
-from recipe_core.cli.data import inspect, prepare, verify
+from recipe_core.cli.data.files import inspect, verify
+from recipe_core.cli.data.prepare import prepare
 from recipe_core.cli.options import Invocation, LocalPath, debug_option, load_plugins, out_option, processes_option
 from recipe_core.cli.plugin.command import add_plugin_command
 from recipe_core.errors import ExitCode, LaunchError, PluginError, RecipeError

@@ -172,7 +172,14 @@ def _work(train: Train, data: DataFacts, figures: Estimate) -> list[Row]:
         ("one step", f"{figures.tokens_per_step:,} tokens ({train.global_batch:,} samples of {data.sequence:,})"),
         ("", f"{scaled(figures.flops_per_step, 'FLOP')} over all processes"),
         ("whole run", f"{train.steps:,} steps, {figures.samples:,} samples{seen}"),
+        *(("other data", _phase(at, train, figures)) for at in data.phases),
     ]
+
+
+def _phase(at: int, train: Train, figures: Estimate) -> str:
+    if at >= figures.samples:
+        return f"from sample {at:,} on, which the run does not reach"
+    return f"from sample {at:,} on, in step {at // train.global_batch + 1:,}"
 
 
 def _slow_settings(job: Job, target: Target | None) -> Iterator[str]:

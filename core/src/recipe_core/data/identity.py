@@ -22,12 +22,14 @@ from recipe_core.files.documents import DocumentError, parse_json, read_text
 from recipe_core.hooks.specs import DataIdentity, Dataset, Part
 from recipe_core.hooks.specs.wrapper import WRAPPERS, wrapper_text
 from recipe_core.hooks.target import call
-from recipe_core.launch.identity import files_named
+from recipe_core.launch.identity import files_named, paths_in, texts_of
 from recipe_core.settings import fill
 from recipe_core.settings.sections import IDENTITY
 
 TOKENIZER = "tokenizer"
 """Folder of a run that holds a copy of its tokenizer."""
+PHASES, NO_PHASES = "phases", "none"
+"""The entry of a record that lists what training reads from a sample on; its value where that must not change."""
 _BLOCK = 4096
 _BLOCKS = 256
 """Number of blocks that are read of all files together, but at least two of each. Smaller sets are read completely."""
@@ -46,7 +48,7 @@ class Identity:
     """Identity of a dataset with its tokenizer."""
 
     record: Mapping[str, Any]
-    """Plain data for job.yaml: ``content``, ``manifest``, ``tokenizer`` and ``order``, as far as known."""
+    """Plain data for job.yaml: ``content``, ``manifest``, ``tokenizer``, ``order`` and ``phases``, as far as known."""
     conflicts: tuple[str, ...] = ()
     tokenizer: Mapping[str, str] = field(default_factory=dict)
     """Names and texts of the tokenizer's files."""
@@ -68,22 +70,31 @@ def identity_of(data: Part[Dataset], tokenizer: Mapping[str, str] | None = None)
     texts = tokenizer
     if texts is None:
         texts = (call(spec.tokenizer, owner, data.config) if spec.tokenizer else None) or {}
-    record = {
-        "content": data_identity.content,
-        "manifest": data_identity.manifest,
-        "tokenizer": tokenizer_digest(texts),
-        "order": fill.plain(dict(data_identity.order)) | _wrapper_order(data),
-    }
+    record = {**_record(data_identity), "tokenizer": tokenizer_digest(texts)}
+    if data.wrappers:  # which may filter, so that a number of a sample is another one here
+        record["order"] |= _wrapper_order(data) | {PHASES: record.pop(PHASES) or NO_PHASES}
     return Identity(
-        record={name: value for name, value in record.items() if value},
+        record=_without_empty(record),
         conflicts=data_identity.conflicts,
         tokenizer=texts,
     )
 
 
+def _record(identity: DataIdentity) -> dict[str, Any]:
+    return {
+        "content": identity.content,
+        "manifest": identity.manifest,
+        "order": fill.plain(dict(identity.order)),
+        PHASES: [{"at": at, **_without_empty(_record(one))} for at, one in sorted(identity.phases.items())],
+    }
+
+
+def _without_empty(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if value}
+
+
 def _wrapper_order(data: Part[Dataset]) -> dict[str, str]:
-    plain = {part.spec.name: fill.plain(part.config) for part in data.wrappers}
-    return {WRAPPERS: wrapper_text(data, plain)} if plain else {}
+    return {WRAPPERS: wrapper_text(data, {part.spec.name: fill.plain(part.config) for part in data.wrappers})}
 
 
 def identity_of_files(
@@ -241,10 +252,13 @@ def recorded_identity(sections: Mapping[str, Any]) -> dict[str, Any]:
     return dict(identity) if isinstance(identity, Mapping) else {}
 
 
-def differences(recorded: Mapping[str, Any], present: Mapping[str, Any], names: Iterable[str] = ()) -> list[str]:
+def differences(
+    recorded: Mapping[str, Any], present: Mapping[str, Any], names: Iterable[str] = (), consumed: int | None = None
+) -> list[str]:
     """Return one sentence for each of ``names`` (default: all) in which two identities differ.
 
-    Entries that one of them lacks are not compared.
+    Entries that one of them lacks are not compared. Phases belong to the order; with ``consumed``, the number of
+    training samples that were read, only those count that have begun.
     """
     old, new = dict(_flat(recorded)), dict(_flat(present))
     parts = tuple(names) or ("content", "manifest", "tokenizer", "order")
@@ -256,7 +270,29 @@ def differences(recorded: Mapping[str, Any], present: Mapping[str, Any], names: 
             lines.append(f"{_NOUNS[name]}: digest {old[name][:_SHOWN]} was recorded, now {new[name][:_SHOWN]}")
         else:
             lines.append(f"data.{name.removeprefix('order.')}: {old[name]} was recorded, now {new[name]}")
+    if recorded and present and "order" in parts:
+        lines += _phase_differences(_begun(recorded, consumed), _begun(present, consumed), consumed)
     return lines
+
+
+def _begun(record: Mapping[str, Any], consumed: int | None) -> dict[int, Mapping[str, Any]]:
+    phases = record.get(PHASES, ())
+    return {phase["at"]: phase for phase in phases if consumed is None or phase["at"] < consumed}
+
+
+def _phase_differences(
+    old: Mapping[int, Mapping[str, Any]], new: Mapping[int, Mapping[str, Any]], consumed: int | None
+) -> Iterator[str]:
+    read = "" if consumed is None else f"; the run has read {consumed:,} samples"
+    for at in sorted(old.keys() | new.keys()):
+        where = f"data.phases, from sample {at:,} on"
+        if at not in new:
+            yield f"{where}: was recorded, and is missing now{read}"
+        elif at not in old:
+            least = "" if consumed is None else f", and a new phase begins at {consumed:,} or later"
+            yield f"{where}: is new{read}{least}"
+        else:
+            yield from (f"{where}: {line}" for line in differences(old[at], new[at]))
 
 
 def _flat(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -323,7 +359,5 @@ def read_copy(run: Path) -> dict[str, str]:
 
 def named_files(config: Any) -> list[Path]:
     """Return the files that the settings of a dataset name."""
-    values = [value for _, value in fill.flat(fill.plain(config))]
-    texts = [text for value in values for text in (value if isinstance(value, (list, tuple)) else (value,))]
-    paths = [Path(text) for text in texts if isinstance(text, str) and text]
+    paths = [path for _, texts in texts_of(fill.plain(config)) for path in paths_in(texts)]
     return [path for path in files_named(paths) if path.is_file()]

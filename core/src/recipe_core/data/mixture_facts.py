@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
-from recipe_core.data.identity import Identity, identity_of, tokenizer_digest
+from recipe_core.data.identity import NO_PHASES, PHASES, Identity, identity_of, tokenizer_digest
 from recipe_core.data.mixture import Mixture, period, require_parts
 from recipe_core.hooks.facts import DataFacts, DataIdentity, IndexFacts
 from recipe_core.hooks.specs import Part
@@ -33,6 +33,8 @@ def facts(config: Mixture) -> DataFacts | None:
         vocabulary=max(vocabularies) if len(vocabularies) == len(known) else None,
         train_samples=_sum([one.train_samples for one in known.values()]),
         valid_samples=_sum([one.valid_samples for one in known.values()]),
+        document_mask=any(one.document_mask for one in known.values()),
+        attended_pairs=_attended_pairs(config, known),
         problems=(*_problems_of_parts(known), *_mismatches(config, known)),
     )
 
@@ -40,6 +42,11 @@ def facts(config: Mixture) -> DataFacts | None:
 def _sum(numbers: list[int | None]) -> int | None:
     known = [number for number in numbers if number is not None]
     return sum(known) if len(known) == len(numbers) else None
+
+
+def _attended_pairs(config: Mixture, known: Mapping[str, DataFacts]) -> float:
+    counts = period(config)
+    return sum(counts[name] * one.attended_pairs for name, one in known.items()) / sum(counts.values())
 
 
 def _problems_of_parts(known: Mapping[str, DataFacts]) -> Iterator[str]:
@@ -53,6 +60,12 @@ def _mismatches(config: Mixture, known: Mapping[str, DataFacts]) -> Iterator[str
     if len({one.sequence for one in known.values()}) > 1:
         lengths = ", ".join(f"{name} {one.sequence:,}" for name, one in known.items())
         yield f"data.parts: samples must have one length, and have ({lengths}) tokens; give all the same"
+    if len({one.document_mask for one in known.values()}) > 1:
+        masked = ", ".join(name for name, one in known.items() if one.document_mask)
+        yield (
+            f"data.parts: of {', '.join(known)} only {masked} masks documents from each other (document_mask), and all "
+            "samples must have the same tensors; give all parts the same setting"
+        )
     if any(one.problems for one in known.values()):  # a tokenizer may not be readable
         return
     digests = {name: digest for name, part in config.parts.items() if (digest := tokenizer_digest(_tokenizer(part)))}
@@ -97,7 +110,7 @@ def identity(config: Mixture) -> DataIdentity:
     order: dict[str, Any] = {"weights": ", ".join(f"{count} of {name}" for name, count in period(config).items())}
     for name, one in every.items():
         order[f"parts.{name}.use"] = config.parts[name].spec.name
-        inner = {WRAPPERS: "none", **one.record.get("order", {})}
+        inner = {WRAPPERS: "none", PHASES: one.record.get(PHASES, NO_PHASES), **one.record.get("order", {})}
         order |= {f"parts.{name}.{key}": value for key, value in inner.items()}
     manifests = [one.record.get("manifest") for one in every.values()]
     return DataIdentity(

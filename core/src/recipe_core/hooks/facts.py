@@ -18,6 +18,9 @@ class ModelFacts:
     """Trainable parameters, tied ones once."""
     flops_per_sample: float
     """Floating-point operations of forward and backward, without recomputation."""
+    attention_flops: float = 0.0
+    """Of these, the products of queries with keys and of probabilities with values, which grow with the square of the
+    sequence; documents that are masked from each other (:attr:`DataFacts.attended_pairs`) need fewer. 0: not known."""
     activation_values: int
     """Values that forward saves for backward."""
     recomputed_activation_values: int
@@ -77,6 +80,13 @@ class DataFacts:
     """Different training samples, as far as it is known beforehand."""
     valid_samples: int | None = None
     """Different validation samples, likewise."""
+    phases: tuple[int, ...] = ()
+    """Training samples with which another mixture of data begins, in rising order."""
+    document_mask: bool = False
+    """Samples hold several documents, numbered by the tensor ``document_ids``, which the model must keep apart
+    (:attr:`Model.document_mask`)."""
+    attended_pairs: float = 1.0
+    """Share of the pairs of tokens of a sample that are of one document, where ``document_mask`` is True."""
     problems: tuple[str, ...] = ()
     """Everything wrong with the files, one message each."""
 
@@ -94,6 +104,9 @@ class DataIdentity:
     """Settings that decide, besides seed and batch, which sample has which number; plain data."""
     conflicts: tuple[str, ...] = ()
     """Contradictions within the data, one sentence each: files that were encoded by different tokenizers, say."""
+    phases: Mapping[int, DataIdentity] = field(default_factory=dict)
+    """Data that training reads from a sample on, by the number of that sample. A run that has not read it yet may
+    continue with other phases; the rest of the identity is of the data before the first one."""
 
 
 @dataclass(frozen=True, kw_only=True)

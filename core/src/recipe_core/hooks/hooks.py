@@ -18,6 +18,7 @@ from recipe_core.hooks.loop_hooks import register_trackers as register_trackers
 from recipe_core.hooks.loop_hooks import register_transforms as register_transforms
 from recipe_core.hooks.markers import hookspec
 from recipe_core.hooks.program_hooks import register_commands as register_commands
+from recipe_core.hooks.program_hooks import register_executors as register_executors
 from recipe_core.hooks.program_hooks import register_launchers as register_launchers
 from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, Model, Recipe
 

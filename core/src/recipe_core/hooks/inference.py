@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from recipe_core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 
@@ -114,6 +115,18 @@ class Scorer:
     logits: Callable[[Tensor], Tensor]
     """From ids, int64 ``[batch, sequence]`` on the model's device, to next-token logits, ``[batch, sequence,
     vocabulary]``. Shorter rows are padded at their end with ``first``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenDocuments:
+    """Documents as token ids, for ``recipe eval`` of a causal language model."""
+
+    ids: Sequence[NDArray[Any]]
+    """Token ids of each document, integers ``[tokens]``."""
+    tokenizer: Mapping[str, str] = field(default_factory=dict)
+    """Names and texts of the files of their tokenizer; empty: not known."""
+    document_mask: bool = False
+    """The model keeps them apart, as in its training."""
 
 
 def _below(settings: object, name: str, least: int) -> str | None:

@@ -7,6 +7,7 @@ from typing import Literal
 from recipe_core.hooks.specs import CheckpointFormat, Dataset, EngineSpec, Layout, Model, Recipe, Spec
 from recipe_core.hooks.specs.command import CommandSpec
 from recipe_core.hooks.specs.evaluation import EvaluationSpec
+from recipe_core.hooks.specs.executor import ExecutorSpec
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, OptimizerSpec, ScheduleSpec, TrackerSpec
 from recipe_core.hooks.specs.transform import TransformSpec
@@ -15,7 +16,7 @@ from recipe_core.hooks.specs.wrapper import DataWrapperSpec
 PartKind = Literal["model", "data", "loss", "layout", "checkpoint", "engine", "optimizer", "schedule"]
 ListedKind = Literal["tracker", "callback", "transform", "evaluation", "wrapper"]
 """Kinds of which a run has any number, listed in the section ``train``, wrappers in ``data``."""
-Kind = Literal["recipe", "launcher", "command"] | ListedKind | PartKind
+Kind = Literal["recipe", "launcher", "executor", "command"] | ListedKind | PartKind
 Contribution = Spec | Recipe | CommandSpec
 
 KINDS: dict[Kind, str] = {
@@ -26,6 +27,7 @@ KINDS: dict[Kind, str] = {
     "checkpoint": "register_checkpoint_formats",
     "engine": "register_engines",
     "launcher": "register_launchers",
+    "executor": "register_executors",
     "loss": "register_losses",
     "optimizer": "register_optimizers",
     "schedule": "register_schedules",
@@ -47,6 +49,7 @@ NOUNS: dict[Kind, str] = {
     "checkpoint": "checkpoint format",
     "engine": "engine",
     "launcher": "launcher",
+    "executor": "executor",
     "loss": "loss",
     "optimizer": "optimizer",
     "schedule": "schedule",
@@ -65,6 +68,7 @@ CLASSES: dict[Kind, type[Contribution]] = {
     "checkpoint": CheckpointFormat,
     "engine": EngineSpec,
     "launcher": Launcher,
+    "executor": ExecutorSpec,
     "loss": LossSpec,
     "optimizer": OptimizerSpec,
     "schedule": ScheduleSpec,

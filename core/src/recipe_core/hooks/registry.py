@@ -33,6 +33,7 @@ from recipe_core.hooks.specs import (
 )
 from recipe_core.hooks.specs.command import CORE_COMMANDS, CommandSpec
 from recipe_core.hooks.specs.evaluation import EvaluationSpec, require_evaluation
+from recipe_core.hooks.specs.executor import ExecutorSpec
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.hooks.specs.loop import CallbackSpec, LossSpec, TrackerSpec
 from recipe_core.hooks.specs.transform import TransformSpec
@@ -43,12 +44,13 @@ from recipe_core.hooks.version import load_point, require_api
 Loader = Callable[[], object]
 
 _SHIPPED = {
-    "bert_dp": "./plugins/bert_dp",
-    "bert_tp": "./plugins/bert_dp ./plugins/bert_tp",
-    "hf_finetune": "./plugins/bert_dp ./plugins/hf_finetune",
-    "megatron_gpt": "./csrc ./plugins/megatron_gpt",
+    ("recipe", "bert_dp"): "./plugins/bert_dp",
+    ("recipe", "bert_tp"): "./plugins/bert_dp ./plugins/bert_tp",
+    ("recipe", "hf_finetune"): "./plugins/bert_dp ./plugins/hf_finetune",
+    ("recipe", "megatron_gpt"): "./csrc ./plugins/megatron_gpt",
+    ("executor", "ray"): "./plugins/ray",
 }
-"""Recipes of this repository, and the folders of their packages, for a message."""
+"""Recipes and executors of this repository, and the folders of their packages, for a message."""
 _USE = "use"
 _WORDS: dict[type, str] = {str: "a text", tuple: "a tuple", list: "a list", Mapping: "a mapping", Use: "Use(NAME, ...)"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -89,6 +91,8 @@ class Registry:
     def get(self, kind: Literal["recipe"], name: str, near: str = "") -> Recipe: ...
     @overload
     def get(self, kind: Literal["launcher"], name: str, near: str = "") -> Launcher: ...
+    @overload
+    def get(self, kind: Literal["executor"], name: str, near: str = "") -> ExecutorSpec: ...
     @overload
     def get(self, kind: Literal["model"], name: str, near: str = "") -> Model: ...
     @overload
@@ -184,9 +188,9 @@ class Registry:
     def _unknown(self, kind: Kind, name: str) -> str:
         known = self.names(kind)
         hint = did_you_mean(name, known)
-        if kind == "recipe" and name in _SHIPPED:
+        if folders := _SHIPPED.get((kind, name)):
             package = f"recipe-{name.replace('_', '-')}"
-            hint = f"; {package} is not installed: python -m pip install {_SHIPPED[name]}, in a clone of the repository"
+            hint = f"; {package} is not installed: python -m pip install {folders}, in a clone of the repository"
         text = f"no {NOUNS[kind]} named {name!r}{hint} (there are: {', '.join(known) or 'none'})"
         return "; ".join([text, *self.complaints()])
 

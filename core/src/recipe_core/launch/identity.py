@@ -17,9 +17,12 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
+from recipe_core.errors import DataError
+from recipe_core.files.named import matches, read_lists, split_weights
 from recipe_core.hooks.specs.wrapper import nested
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
+from recipe_core.settings.values import OF_PATHS
 
 Identity = dict[str, dict[str, str]]
 """Facts of a rank by section and name."""
@@ -135,11 +138,39 @@ def _code(package: str) -> Iterator[tuple[str, str]]:
 
 
 def _data(job: Job) -> Iterator[tuple[str, str]]:
-    for name, value in flat(job.as_dict()):
-        values = value if isinstance(value, (list, tuple)) else (value,)
-        paths = [Path(text) for text in values if isinstance(text, str) and ("/" in text or Path(text).exists())]
-        for number, file in enumerate(files_named(paths)):
+    for name, texts in texts_of(job.as_dict()):
+        of_data = name.startswith("data.") and OF_PATHS.search(name.rpartition(".")[2])
+        paths = [text for text in texts if of_data or "/" in text or Path(text).exists()]
+        for number, file in enumerate(files_named(paths_in(paths))):
             yield f"{name}: {file}", _fingerprint(file, head=number < _HEADS)
+
+
+def texts_of(settings: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Yield the texts of each setting, those of settings in a list included, with its path."""
+    for name, value in flat(settings, parent):
+        items = value if isinstance(value, (list, tuple)) else [value]
+        if texts := [item for item in items if isinstance(item, str) and item]:
+            yield name, texts
+        for number, item in enumerate(items):
+            if isinstance(item, Mapping) and item:
+                yield from texts_of(item, f"{name}[{number}].")
+
+
+def paths_in(texts: Sequence[str]) -> list[Path]:
+    """Return the paths in the texts of a setting: those of list files and patterns, without weights.
+
+    See :mod:`recipe_core.files.named`. A list file is among them; one that cannot be read, its reader reports.
+    """
+    paths = []
+    for entry in split_weights(texts):
+        if entry.is_list:
+            paths.append(entry.path)
+        try:
+            for one in read_lists([entry]):
+                paths += (one.is_pattern and not one.path.exists() and matches(one.path)) or [one.path]
+        except (DataError, OSError):
+            continue
+    return paths
 
 
 def files_named(paths: Iterable[Path]) -> list[Path]:

@@ -41,7 +41,7 @@ def groups_of(ids: Tensor) -> PackedSegments:
     """
     if ids.is_cpu and not torch.compiler.is_compiling():
         return PackedSegments(ids, tuple(_places(row) for row in ids.tolist()), None)
-    return PackedSegments(ids, None, _mask(ids))
+    return PackedSegments(ids, None, same_segment(ids))
 
 
 def group_attention(q: Tensor, k: Tensor, v: Tensor, groups: PackedSegments, dropout: float) -> Tensor:
@@ -63,7 +63,7 @@ def group_attention(q: Tensor, k: Tensor, v: Tensor, groups: PackedSegments, dro
             )
         return output
     # With a mask that needs no gradient, a GPU's fused kernels with dropout apply.
-    mask = _mask(groups.ids) if groups.mask is None else groups.mask
+    mask = same_segment(groups.ids) if groups.mask is None else groups.mask
     q, k, v = (part.transpose(1, 2) for part in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2)
 
@@ -82,8 +82,11 @@ def _places(row: list[int]) -> tuple[Place, ...]:
     )
 
 
-def _mask(ids: Tensor) -> Tensor:
-    # Padding attends to padding: a row of the mask without any token would give NaN.
+def same_segment(ids: Tensor) -> Tensor:
+    """Return the mask ``[batch, 1, sequence, sequence]`` of pairs of tokens with the same number in ``ids``.
+
+    Padding attends to padding: a row of the mask without any token would give NaN.
+    """
     return ids[:, None, :, None] == ids[:, None, None, :]
 
 

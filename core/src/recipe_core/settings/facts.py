@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from recipe_core.errors import PluginError
@@ -77,7 +78,7 @@ class Facts:
         facts = call(spec.facts, f"model {spec.name!r}", self._model.config, self.data.sequence)
         if not isinstance(facts, ModelFacts | None):
             raise PluginError(f"model {spec.name!r}: {spec.facts!r} returned {facts!r:.60}; expected a ModelFacts")
-        return facts
+        return _masked(facts, self.data) if facts is not None and self.data.document_mask else facts
 
     def indices(self, train: Train) -> IndexFacts | None:
         """Return the needs of the dataset's indices in a run with these settings; None if its facts name problems.
@@ -96,6 +97,17 @@ class Facts:
                 )
             self._indices = train, facts
         return self._indices[1]
+
+
+def _masked(model: ModelFacts, data: DataFacts) -> ModelFacts:
+    # Off the CPU, all layers share a mask with a byte for each pair of tokens: a fourth of an fp32 value.
+    mask = data.sequence**2 // 4
+    return replace(
+        model,
+        flops_per_sample=model.flops_per_sample - model.attention_flops * (1 - data.attended_pairs),
+        activation_values=model.activation_values + mask,
+        recomputed_activation_values=model.recomputed_activation_values + mask,
+    )
 
 
 def adam_facts(config: object, train: Train, model: ModelFacts) -> OptimizerFacts:

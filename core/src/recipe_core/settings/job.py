@@ -349,7 +349,12 @@ def default_of(job: Job, path: str) -> Any:
     """Return the default of the setting ``path`` as in job.yaml; None if it has none."""
     section, _, name = path.partition(".")
     part = getattr(job, section, None)
-    for setting in fields(config) if is_dataclass(config := getattr(part, "config", part)) else ():
+    config = getattr(part, "config", part)
+    while name.count(".") > 1:  # a setting of a dataset that a setting holds: data.parts.NAME.files
+        holder, entry, name = name.split(".", 2)
+        inner = getattr(config, holder, None)
+        config = getattr(inner.get(entry), "config", None) if isinstance(inner, Mapping) else None
+    for setting in fields(config) if is_dataclass(config) else ():
         if setting.name == name and setting.default_factory is not MISSING:
             return fill.plain(setting.default_factory())
         if setting.name == name and setting.default is not MISSING:

@@ -55,7 +55,7 @@ def choices(kind: Any) -> list[str]:
 
 _ADDRESSES = "If it is an address and no path, {} has to declare that: field(..., metadata={{'remote': True}})"
 
-_OF_PATHS = re.compile("file|path|folder|dir|source|output")
+OF_PATHS = re.compile("file|path|folder|dir|source|output")
 """Names of settings that are surely paths."""
 
 
@@ -100,7 +100,7 @@ class Reader:
         for item in (item for item in dataclasses.fields(kind) if item.init):
             name, path, anywhere = item.name, f"{where}.{item.name}", replace(self, local=False)
             if name in value:
-                owner = "" if _OF_PATHS.search(name) else _plugin_class(kind)
+                owner = "" if OF_PATHS.search(name) else _plugin_class(kind)
                 reader = anywhere if item.metadata.get("remote") else replace(self, plugin_class=owner)
                 values[name] = reader.read(known[name], value[name], path)
             elif item.default is MISSING and item.default_factory is MISSING:

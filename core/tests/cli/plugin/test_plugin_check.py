@@ -179,6 +179,7 @@ PREPARES = dataclasses.replace(
         ("activations", dataclasses.replace(MODEL, facts=f"{HERE}:half"), "activation_values: 7 for a sample, and"),
         ("tensor plan", dataclasses.replace(MODEL, plan=f"{HERE}:plan"), "no role for what holds layers.1"),
         ("stages", dataclasses.replace(MODEL, stages=Stages(first=("embed",), last=())), "it has no such submodule"),
+        ("documents", dataclasses.replace(MODEL, document_mask=True), "the batches of its recipe have no tokens"),
         ("initial values", dataclasses.replace(MODEL, deferred=True), "Toy has no method initial_value"),
         (
             "loss",

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from recipe_core import plugin
-from recipe_core.cli import data
+from recipe_core.cli.data import prepare
 from recipe_core.cli.main import main
 from recipe_core.hooks import registry as registry_module
 from recipe_core.hooks.registry import Registry, load
@@ -23,7 +23,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     import dividing_data  # type: ignore[import-not-found]
 
     found = load([("core", lambda: plugin), ("dividing", lambda: dividing_data)])
-    monkeypatch.setattr(data, "load_plugins", lambda: found)
+    monkeypatch.setattr(prepare, "load_plugins", lambda: found)
     return found
 
 
@@ -78,8 +78,8 @@ def test_help_and_completions_name_parts(
     settings = [line for line in listing if "settings: " in line]
     assert [line.endswith(", output, part") for line in settings] == [True, True, True, False]
     monkeypatch.setattr(registry_module, "load", lambda: registry)
-    context = click.Context(data.prepare)
-    complete = [item.value for item in data._complete(context, data.prepare.params[0], "m")]
+    context = click.Context(prepare.prepare)
+    complete = [item.value for item in prepare._complete(context, prepare.prepare.params[0], "m")]
     assert complete == ["merge"]
     context.params["arguments"] = ("capitals",)
-    assert [item.value for item in data._complete(context, data.prepare.params[0], "pa")] == ["part="]
+    assert [item.value for item in prepare._complete(context, prepare.prepare.params[0], "pa")] == ["part="]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,24 @@ import pytest
 import torch
 import yaml
 
-from recipe_core import DataError, Dataset, Part, PluginError, Recipe, Run, Train, Use, hookimpl
-from recipe_core.data.identity import TOKENIZER, identity_of
+from recipe_core import (
+    DataError,
+    DataIdentity,
+    Dataset,
+    Part,
+    PluginError,
+    Recipe,
+    Run,
+    Train,
+    Use,
+    hookimpl,
+)
+from recipe_core.data.identity import TOKENIZER, differences, identity_of
 from recipe_core.data.prepare.manifest import file_facts, manifest_text
 from recipe_core.errors import CheckpointError, ConfigError, RecipeError
-from recipe_core.settings.job import Job, resolve
+from recipe_core.hooks.specs import NoSettings
+from recipe_core.hooks.specs.wrapper import DataWrapperSpec
+from recipe_core.settings.job import Job, default_of, resolve
 from recipe_core.testing import spawn, toy
 from recipe_core.testing.toy_parts import build_data
 from recipe_core.train.run import run
@@ -157,6 +170,39 @@ def test_a_run_from_before_identities_were_recorded_goes_on(data: Path, begun: P
     assert yaml.safe_load(path.read_text())["identity"].keys() == {"content", "tokenizer"}
     data.write_text("1 3")
     assert "was trained on other data" in refused(data, begun)
+
+
+def test_a_setting_that_an_earlier_version_did_not_have_counts_at_its_default(data: Path, begun: Path) -> None:
+    path = begun / "job.yaml"
+    sections = yaml.safe_load(path.read_text())
+    assert sections["data"].pop("left_out") == []
+    path.write_text(yaml.safe_dump(sections))
+    assert "holds another run: data.left_out was None and is [1]" in refused(data, begun, "data.left_out=1")
+    assert run(job(f"data.path={data}"), begun)["step"] == 4
+
+
+def test_so_does_one_of_a_dataset_in_a_mixture(data: Path) -> None:
+    mixed = job("data=mixture", "data.parts.x.use=lines", f"data.parts.x.path={data}")
+    assert default_of(mixed, "data.parts.x.width") == 6
+    assert default_of(mixed, "data.parts.x.left_out") == []
+    assert default_of(mixed, "data.parts.y.width") is None
+    assert default_of(mixed, "data.weights.x") is None
+
+
+def phased(config: Lines) -> DataIdentity:
+    return DataIdentity(content="a", phases={8: DataIdentity(content="b")} if config.seed else {})
+
+
+def test_where_samples_have_other_numbers_phases_belong_to_the_order() -> None:
+    def record(seed: int, *wrappers: Part[Any]) -> Mapping[str, Any]:
+        spec = Dataset(name="lines", build="", config=Lines, identity=f"{__name__}:phased")
+        return identity_of(Part(spec, Lines(seed=seed), wrappers=wrappers)).record
+
+    plain, two = {"content": "a"}, [{"at": 8, "content": "b"}]
+    assert (record(0), record(1)) == (plain, {**plain, "phases": two})
+    wrapper: Part[Any] = Part(DataWrapperSpec(name="few", build="", config=NoSettings), NoSettings())
+    assert [record(seed, wrapper)["order"]["phases"] for seed in (0, 1)] == ["none", two]
+    assert len(differences(record(0, wrapper), record(1, wrapper), consumed=0)) == 1
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,9 @@ class BertHdf5:
     without files, the embedded corpus."""
 
     files: tuple[str, ...] = ()
-    """Folders, or single shards. In a folder, ``*training*.hdf5`` is for training and ``*test*.hdf5`` for validation,
-    at any depth. Empty: the English text that ships with CPython, prepared once per machine."""
+    """Folders, single shards, patterns, or ``@LIST``: a file with such a path in each line. In a folder,
+    ``*training*.hdf5`` is for training and ``*test*.hdf5`` for validation, at any depth. Empty: the English text that
+    ships with CPython, prepared once per machine."""
     packed: bool | None = None
     """Several samples per row: ``true`` accepts packed shards only, ``false`` plain ones only; by default, both, and
     the embedded corpus is packed. ``train.global_batch`` counts rows."""

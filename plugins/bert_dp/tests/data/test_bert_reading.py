@@ -18,7 +18,7 @@ from recipe_bert_dp.data import stream
 from recipe_bert_dp.data.column import Column
 from recipe_bert_dp.data.facts import facts
 from recipe_bert_dp.data.samples import build
-from recipe_bert_dp.data.shards import PLAIN, kind_of
+from recipe_bert_dp.data.shards import PLAIN, find, kind_of
 from recipe_bert_dp.settings import BertHdf5
 from recipe_core.errors import DataError
 from recipe_core.hooks.train import Train
@@ -99,6 +99,32 @@ def test_slices_are_whole_chunks_of_the_file(tmp_path: Path, write_numbered: Cal
     for shard, chunk in enumerate(chunks):
         starts = slices[slices[:, 0] == shard, 1]
         assert all(start % min(stream.MOST_IN_SLICE, chunk * -(-256 // chunk)) == 0 for start in starts)
+
+
+def test_patterns_and_list_files_name_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["x/training_1.hdf5", "x/training_2.h5", "x/test_1.hdf5", "y, z/training_3.hdf5"]
+    for name in (*names, "x/vocab.txt", "x/.4.hdf5"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "list").write_text("# shards\nx/*training*\ny, z\n")
+    monkeypatch.chdir(tmp_path)
+
+    def found(*texts: str) -> list[str]:
+        return [str(path) for path in find(texts)]
+
+    assert found("x/*") == [names[2], names[0], names[1]]
+    assert found("?, z", "**/*.h5", "x/training_2.h5") == [names[3], names[1]]
+    assert found(f"@{tmp_path}/list") == [f"{tmp_path}/{names[n]}" for n in (0, 1, 3)]
+    for text, problem in (
+        ("x/*.txt", r"x/\*\.txt: no shard \(\*\.hdf5\) matches this pattern"),
+        ("x/no", "x/no: there is no such file or folder"),
+        ("@lost", "lost: the list file cannot be read"),
+    ):
+        with pytest.raises(DataError, match=problem):
+            find([text])
+    (tmp_path / "list").write_text("x\n0.5 y\n")
+    with pytest.raises(DataError, match=r"list, line 2: y: shards take no weights, got 0\.5; name the path alone"):
+        find(["@list"])
 
 
 def test_names_that_tell_the_kind() -> None:

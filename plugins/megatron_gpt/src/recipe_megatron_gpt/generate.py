@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from recipe_core import DataError, Job, Run
+from recipe_core.checkpoint.inference.sampling import sample
 from recipe_megatron_gpt.data.indexed import IndexedFile
 from recipe_megatron_gpt.data.sources import parse, split_ranges
-from recipe_megatron_gpt.inference.sampling import draw
 from recipe_megatron_gpt.model.gpt import GptModel
 from recipe_megatron_gpt.settings import GptIndexed
 from recipe_megatron_gpt.tokenizer import text
@@ -38,7 +37,8 @@ def closing(module: GptModel, job: Job, run: Run) -> dict[str, Any]:
             return {}
         generator = torch.Generator().manual_seed(job.train.seed)
         start = torch.tensor([prompt], device=run.device)
-        tokens = sample(module, start, TOKENS, temperature=0.8, top_k=40, generator=generator)
+        window = module.config.positions
+        tokens = sample(module, start, TOKENS, window, temperature=0.8, top_k=40, generator=generator)
         return {"sample": text.decode(data, tokens[0].tolist(), run.cache)}
     except DataError as error:
         return {"sample_error": str(error)}
@@ -52,33 +52,3 @@ def _prompt(data: GptIndexed, run: Run) -> list[int]:
     file = IndexedFile.open(parse(data.files)[0].prefix, run.cache / "gpt_indexed")
     valid = split_ranges(file.sizes.size, data.split)["valid"]
     return [int(token) for token in file.sequence(valid.start if valid else 0)[:PROMPT_TOKENS]]
-
-
-@torch.no_grad()
-def sample(
-    module: GptModel,
-    tokens: Tensor,
-    count: int,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """Continue ``tokens``, int64 ``[batch, length]``, by ``count`` tokens each: ``[batch, length + count]``.
-
-    Each forward pass gets the last ``module.config.positions`` tokens; there is no key-value cache.
-
-    Args:
-        temperature: divisor of the logits; 0 takes the most likely token.
-        top_k: sample from the K most likely tokens; None: from all.
-        generator: on the CPU, where tokens are sampled, so that all ranks sample the same; None: torch's default one.
-    """
-    was_training = module.training
-    module.eval()
-    try:
-        for _ in range(count):
-            window = tokens[:, -module.config.positions :]
-            logits = module({"tokens": window})[:, -1].float().cpu()
-            tokens = torch.cat([tokens, draw(logits, temperature, top_k, generator).to(tokens.device)], dim=1)
-    finally:
-        module.train(was_training)
-    return tokens

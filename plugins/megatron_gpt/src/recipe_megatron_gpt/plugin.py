@@ -22,15 +22,16 @@ def register_models() -> Iterable[Model]:
         config=Gpt,
         blocks="blocks.*",
         plan="recipe_megatron_gpt.model.tensor_plan:plan",
+        document_mask=True,
         stages=Stages(first=("tokens", "positions"), last=("norm", "tokens")),
         deferred=True,
         free=("dropout", "attention_dropout", "init_std"),
         takes=("tokens", "labels"),
         outputs=("losses",),
         example="recipe_megatron_gpt.model.gpt:example",
-        generate="recipe_megatron_gpt.inference.generate:generate",
-        evaluate="recipe_megatron_gpt.inference.evaluate:evaluate",
-        score="recipe_megatron_gpt.inference.score:score",
+        generate="recipe_core:generate_text",
+        evaluate="recipe_core:evaluate_text",
+        score="recipe_core:score_text",
         summary="decoder-only transformer, as Megatron-LM trains it",
     )
 
@@ -45,6 +46,7 @@ def register_datasets() -> Iterable[Dataset]:
         indices="recipe_megatron_gpt.data.indices:index_facts",
         identity="recipe_megatron_gpt.data.identity:identity",
         config=GptIndexed,
+        free=("phases",),
         gives=("tokens", "labels"),
         prepare="recipe_megatron_gpt.prepare.indexed:prepare",
         prepare_config=GptPrepare,
@@ -54,6 +56,7 @@ def register_datasets() -> Iterable[Dataset]:
         prepare_example="recipe_megatron_gpt.prepare.example:example",
         files="recipe_megatron_gpt.data.inspect:TokenData",
         tokenizer="recipe_megatron_gpt.tokenizer.files:files",
+        documents="recipe_megatron_gpt.data.documents:documents",
         summary="Megatron's .bin/.idx token files; without files, the English text that CPython carries",
     )
 

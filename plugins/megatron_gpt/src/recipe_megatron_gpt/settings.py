@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from recipe_core import too_small
 from recipe_core.data.text_settings import TextInput
-from recipe_megatron_gpt.data.sources import parse
+from recipe_core.files.named import problem_of, split_weights
 
 TRAIN = "train"
 """Value of ``tokenizer``: train one on the input."""
@@ -49,18 +51,42 @@ class Gpt:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Files that training reads from one of its samples on."""
+
+    at: int
+    """Number of its first sample: the samples before it are ``train.global_batch`` for each step."""
+    files: tuple[str, ...]
+    """As ``data.files``. A file of earlier phases continues where it was."""
+
+    def __post_init__(self) -> None:
+        if problem := "expected at least one path" if not self.files else problem_of(split_weights(self.files)):
+            raise ValueError(f"files: {problem}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class GptIndexed:
     """Token files of Megatron (.bin and .idx); without files, the embedded corpus."""
 
     files: tuple[str, ...] = ()
-    """Paths without their ending, or folders that ``recipe prepare gpt_indexed`` made; several are blended, by their
-    sizes or each as ``weight:path``. Without files: the English text in CPython's library."""
+    """Paths without their ending, folders of token files, patterns (``data/*.bin``), or ``@LIST``: a file with such a
+    path in each line. Several are blended, by their sizes or each as ``weight:path``. Without files: the English text
+    in CPython's library."""
+    phases: tuple[Phase, ...] = ()
+    """Other files, from a sample on: ``[{at: 100000, files: [data/wiki, data/books]}]``. A run takes new phases until
+    it has read ``at`` samples. Validation stays with ``files``."""
     split: tuple[float, ...] = (969, 30, 1)
     """Shares of the documents for training, validation and test."""
     sequence: int = 256
     """Tokens in one sample."""
     order: Literal["fast", "megatron"] = "fast"
     """``megatron``: sample i equals sample i of megatron-core's GPTDataset."""
+    document_mask: bool = False
+    """Keep the documents of a sample apart: attention and positions restart at each, and the last token of one does not
+    predict the first of the next. A document is a sequence of the .idx file."""
+    rows: Literal["cut", "packed"] = "cut"
+    """``cut``: the samples are cut from the stream of all documents. ``packed``: each is filled with whole documents by
+    best fit, and padded; longer ones are cut to the length of a sample. It needs ``document_mask``."""
     tokenizer: str | None = None
     """A tokenizer.json, to show samples as text; by default the one next to the files, if any."""
     vocabulary: int = 8192
@@ -74,12 +100,28 @@ class GptIndexed:
             problems.append(
                 f"vocabulary: expected at least 257 (256 bytes and the end of a document), got {self.vocabulary}"
             )
-        try:
-            parse(self.files)
-        except ValueError as error:
-            problems.append(str(error))
+        if self.rows == "packed" and not self.document_mask:
+            problems.append("rows: packed rows keep their documents apart; set document_mask=true")
+        if self.rows == "packed" and self.order == "megatron":
+            problems.append("rows: order=megatron cuts rows as megatron-core does; take rows=cut, or order=fast")
+        if problem := problem_of(split_weights(self.files)):
+            problems.append(f"files: {problem}")
+        problems += self._phase_problems()
         if problems:
             raise ValueError("\n".join(problems))
+
+    def _phase_problems(self) -> Iterator[str]:
+        begins = [0, *(phase.at for phase in self.phases)]
+        if any(second <= first for first, second in pairwise(begins)):
+            yield (
+                f"phases: expected rising numbers above 0 for `at`, got {begins[1:]}; `files` are what training reads "
+                "from sample 0 on"
+            )
+        if self.phases and self.order == "megatron":
+            yield (
+                "order: megatron shuffles all samples of a run at once, so that a phase would change earlier samples; "
+                "set order=fast, or leave out phases"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

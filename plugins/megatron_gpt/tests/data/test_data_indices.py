@@ -104,7 +104,7 @@ def test_orders_beyond_what_the_builder_takes_are_named(write_tokens: Callable[.
         GptIndexed(files=(write_tokens([1] * 99, "short"),), sequence=4, order="megatron", split=(1,)), train
     ).problems
     assert "short.bin: data.order=megatron orders all 129,292,930 epochs of its 99 sequences at once" in problem
-    many = index_facts(GptIndexed(files=("x",) * 40_000), train)
+    many = index_facts(GptIndexed(files=tuple(f"x{number}" for number in range(40_000))), train)
     assert many.problems == ("data.files: at most 32,767 files can be blended, got 40,000",)
 
 

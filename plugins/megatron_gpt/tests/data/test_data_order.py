@@ -240,7 +240,8 @@ from pathlib import Path
 import numpy as np
 from recipe_megatron_gpt.data import arrays
 from recipe_megatron_gpt.data.indexed import IndexedFile
-from recipe_megatron_gpt.data.order import BlendPart, fast
+from recipe_megatron_gpt.data.order import BlendPart
+from recipe_megatron_gpt.data.packed import fast
 
 arrays.SMALL = 0
 file = IndexedFile.open(Path(sys.argv[2]))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from recipe_core import DataError
+from recipe_core.checkpoint.inference.tokenizer import read_tokenizer, read_vocabulary
 from recipe_core.data import tokenizer
-from recipe_megatron_gpt.tokenizer.vocabulary import read_tokenizer, read_vocabulary
 
 SOUND: dict[str, Any] = {
     "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from recipe_core.checkpoint.inference.decoder import Decoder
+from recipe_core.checkpoint.inference.evaluate import summed_loss
+from recipe_core.checkpoint.inference.generate import by_columns
+from recipe_core.checkpoint.inference.sampling import draw
 from recipe_core.cli.main import main
 from recipe_core.testing import run_tiny
-from recipe_megatron_gpt.inference.decoder import Decoder
-from recipe_megatron_gpt.inference.evaluate import summed_loss
-from recipe_megatron_gpt.inference.generate import by_columns
-from recipe_megatron_gpt.inference.sampling import draw
 from recipe_megatron_gpt.model.gpt import GptModel, build
 from recipe_megatron_gpt.settings import Gpt
 
@@ -110,6 +110,42 @@ def test_every_token_but_the_first_counts_once(module: GptModel, window: int, st
     total, count = summed_loss(module, ids, window, stride, batch)
     assert count == 44
     assert total == pytest.approx(wanted, abs=1e-3)
+
+
+@pytest.mark.parametrize(("window", "stride"), [(16, 8), (8, 3), (16, 1)])
+def test_documents_are_measured_apart(module: GptModel, window: int, stride: int) -> None:
+    """Each document as a text of its own, whose windows start with those of the whole stream."""
+    ids = torch.randint(300, (60,), generator=torch.Generator().manual_seed(1))
+    sizes = [1, 20, 3, 2, 34]
+    documents = torch.repeat_interleave(torch.arange(5), torch.tensor(sizes))
+    wanted = 0.0
+    for place in range(1, len(ids)):
+        start = 0 if place <= window else stride * math.ceil((place - window) / stride)
+        start = max(start, sum(sizes[: int(documents[place])]))
+        if start < place:
+            with torch.no_grad():
+                logits = module({"tokens": ids[None, start:place]})[0, -1]
+            wanted -= float(logits.double().log_softmax(-1)[ids[place]])
+    total, count = summed_loss(module, ids, window, stride, 3, documents)
+    assert count == 60 - len(sizes)
+    assert total == pytest.approx(wanted, abs=1e-3)
+
+
+def test_eval_of_a_model_that_was_trained_with_a_document_mask(line: Typed, tmp_path: Path) -> None:
+    words = ("train.steps=1", "train.eval_every=0", "train.lr=0")
+    run_tiny("megatron_gpt", tmp_path / "masked", *words, "data.document_mask=true")
+    run_tiny("megatron_gpt", tmp_path / "plain", *words)
+    code, _, err = line("eval", tmp_path / "masked", tmp_path / "plain", "--json", tmp_path / "out.json")
+    assert code == 0, err
+    masked, plain = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert masked["data"] == "validation with a document mask"
+    assert 0 < plain["tokens"] - masked["tokens"] < plain["tokens"] / 10  # the first of each document
+    assert 0 < plain["bytes"] - masked["bytes"] < plain["bytes"] / 10
+    assert masked["loss"] != plain["loss"]
+    assert masked["loss"] == pytest.approx(plain["loss"], rel=0.01)  # of first weights
+    code, out, err = line("generate", tmp_path / "masked", "--prompt", "This", "--tokens", 3)
+    assert (code, err) == (0, "")
+    assert out.startswith("This")
 
 
 def test_generation_on_the_command_line(trained: Path, line: Typed, tmp_path: Path) -> None:

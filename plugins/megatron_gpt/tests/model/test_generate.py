@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from recipe_core.checkpoint.inference.sampling import sample
 from recipe_core.hooks.train import Train
 from recipe_core.layouts.parallel import Run
 from recipe_megatron_gpt import generate
-from recipe_megatron_gpt.generate import closing, sample
+from recipe_megatron_gpt.generate import closing
 from recipe_megatron_gpt.model.gpt import build
 from recipe_megatron_gpt.settings import Gpt, GptIndexed
 from recipe_megatron_gpt.tokenizer import text
@@ -24,9 +25,8 @@ CONFIG = Gpt(layers=1, hidden=32, heads=2, positions=8, vocabulary=300, dropout=
 class Counting(nn.Module):
     """Says that the token after ``n`` is ``n + 1`` (modulo 10), nearly for sure; remembers what it saw."""
 
-    def __init__(self, positions: int = 4, certainty: float = 50.0) -> None:
+    def __init__(self, certainty: float = 50.0) -> None:
         super().__init__()
-        self.config = SimpleNamespace(positions=positions)
         self.certainty = certainty
         self.seen: list[tuple[list[int], bool]] = []
 
@@ -37,7 +37,7 @@ class Counting(nn.Module):
 
 def test_it_continues_every_row_within_the_window() -> None:
     module = Counting()
-    tokens = sample(module, torch.tensor([[1, 2, 3], [7, 8, 9]]), 5)
+    tokens = sample(module, torch.tensor([[1, 2, 3], [7, 8, 9]]), 5, 4)
     assert tokens.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8], [7, 8, 9, 0, 1, 2, 3, 4]]
     assert module.seen == [([1, 2, 3], False), *(([n, n + 1, n + 2, n + 3], False) for n in (1, 2, 3, 4))]
     assert module.training
@@ -45,15 +45,17 @@ def test_it_continues_every_row_within_the_window() -> None:
 
 def test_the_likeliest_token_at_temperature_zero_or_among_one() -> None:
     module, start = Counting(certainty=0.01), torch.tensor([[5]])
-    assert sample(module, start, 3, temperature=0).tolist() == [[5, 6, 7, 8]]
-    assert sample(module, start, 3, top_k=1).tolist() == [[5, 6, 7, 8]]
+    assert sample(module, start, 3, 4, temperature=0).tolist() == [[5, 6, 7, 8]]
+    assert sample(module, start, 3, 4, top_k=1).tolist() == [[5, 6, 7, 8]]
 
 
 def test_temperature_and_top_k_shape_what_is_drawn() -> None:
     start = torch.tensor([[5]] * 4000)
 
     def share(certainty: float, **settings: Any) -> Tensor:
-        drawn = sample(Counting(certainty=certainty), start, 1, generator=torch.Generator().manual_seed(0), **settings)
+        drawn = sample(
+            Counting(certainty=certainty), start, 1, 4, generator=torch.Generator().manual_seed(0), **settings
+        )
         return drawn[:, 1].bincount(minlength=10) / len(start)
 
     # e / (e + 9) of the draws follow a logit of 1 among nine of 0; half the temperature makes it 2.
@@ -65,7 +67,7 @@ def test_temperature_and_top_k_shape_what_is_drawn() -> None:
 def test_a_model_and_a_generator_give_the_same_text_each_time() -> None:
     module, start = build(CONFIG)[0], torch.tensor([[1, 2, 3]])
     first, again, other = (
-        sample(module, start, 12, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+        sample(module, start, 12, 8, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -75,7 +77,7 @@ def test_a_model_and_a_generator_give_the_same_text_each_time() -> None:
 def test_training_is_taken_up_again_after_an_error() -> None:
     module = build(CONFIG)[0]
     with pytest.raises(IndexError):
-        sample(module, torch.tensor([[300]]), 1)
+        sample(module, torch.tensor([[300]]), 1, 8)
     assert module.training
 
 

@@ -24,6 +24,7 @@ WORDS = (
 @pytest.mark.parametrize("words", [
     ("model.dropout=0.1", "model.attention_dropout=0.1"),
     ("train.activation_checkpointing=true",),  # without dropout, whose states have no kernel on meta
+    ("data.document_mask=true", "model.attention_dropout=0.1"),
 ])  # fmt: skip
 def test_all_layers_are_one_graph_without_breaks(words: tuple[str, ...], tmp_path: Path) -> None:
     job = checked_job(load(), "megatron_gpt:tiny", (*WORDS, *words), 1, tmp_path)

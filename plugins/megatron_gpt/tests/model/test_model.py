@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recipe_core import masked_mean_loss as loss
 from recipe_core.layouts.parallel import Batch
 from recipe_core.train.building.recompute import recompute
-from recipe_megatron_gpt.model.gpt import GptModel, build, loss
+from recipe_megatron_gpt.model.gpt import GptModel, build
 from recipe_megatron_gpt.settings import Gpt
 
 SMALL = Gpt(layers=2, hidden=48, heads=3, positions=160, vocabulary=96, dropout=0.0, attention_dropout=0.0)

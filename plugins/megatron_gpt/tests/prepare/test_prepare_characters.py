@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
+from recipe_core.checkpoint.inference.tokenizer import read_vocabulary
 from recipe_megatron_gpt.tokenizer import characters
 from recipe_megatron_gpt.tokenizer.characters import Ids, differing_characters
 from recipe_megatron_gpt.tokenizer.encoders import _PATTERNS, encoder, load_gigatoken
-from recipe_megatron_gpt.tokenizer.vocabulary import read_vocabulary
 
 DATA = Path(os.environ.get("RECIPE_DATA", Path(__file__).parents[4] / "shared" / "data"))
 NEW = "\u088f\u0c5c\u0cdc\ua7ce\ua7f1\U00010940\U00011db6\U00016ea0\U00018d80\U0002b73a\U000323b0\U00032a36\U00033479"

@@ -14,12 +14,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+from recipe_core.checkpoint.inference.tokenizer import size
 from recipe_core.errors import ConfigError
 from recipe_index.text import PIECES
 from recipe_megatron_gpt.data.corpus import train_tokenizer
 from recipe_megatron_gpt.tokenizer import cache, characters, encoders, parts
 from recipe_megatron_gpt.tokenizer.encoders import choose, encoder, splits_at_words
-from recipe_megatron_gpt.tokenizer.vocabulary import size
 
 TEXTS = [
     "It's the 1st of many texts, isn't it? Well (well), they'll see: 12345 a-b \"quoted\" end.\n\nNext paragraph!\n",

@@ -64,7 +64,7 @@ def test_ids_of_transformers(folder: str, texts: list[str]) -> None:
     transformers = pytest.importorskip("transformers")
     if not (DATA / folder).is_dir():
         pytest.skip(f"{DATA} (RECIPE_DATA) has no {folder}")
-    from recipe_megatron_gpt.tokenizer.vocabulary import read_vocabulary
+    from recipe_core.checkpoint.inference.tokenizer import read_vocabulary
 
     kind = transformers.GPT2TokenizerFast if folder == "gpt2" else transformers.BertTokenizerFast
     peer = kind.from_pretrained(str(DATA / folder))

@@ -12,7 +12,12 @@ from recipe_core.checkpoint.match.provenance import Provenance
 from recipe_core.files.documents import DocumentError, parse_json, read_text
 
 CARD, GENERATION = "README.md", "generation_config.json"
-_TASKS = {"LMHeadModel": "text-generation", "ForPreTraining": "fill-mask", "Classification": "text-classification"}
+_TASKS = {
+    "LMHeadModel": "text-generation",
+    "ForCausalLM": "text-generation",
+    "ForPreTraining": "fill-mask",
+    "Classification": "text-classification",
+}
 """Hugging Face task by the suffix of the architecture's name."""
 
 

@@ -54,7 +54,7 @@ class Provenance:
     def epoch(self, progress: Mapping[str, Any]) -> int:
         """Return the number of full passes over the training data; 0 if its size is unknown or the data is missing."""
         consumed = int(progress.get("consumed_samples") or 0)
-        facts = self._data_facts() if consumed else None
+        facts = self.data_facts() if consumed else None
         return consumed // facts.train_samples if facts and facts.train_samples else 0
 
     @property
@@ -91,7 +91,8 @@ class Provenance:
         if texts and recorded in (None, tokenizer_digest(texts)):
             yield texts
 
-    def _data_facts(self) -> DataFacts | None:
+    def data_facts(self) -> DataFacts | None:
+        """Return the facts of the data; None if it is unknown or missing."""
         try:
             return data_facts(self.data) if self.data else None
         except RecipeError:  # the data of a run may be missing when its weights are converted
@@ -160,7 +161,7 @@ def _inferred(registry: Registry, source: StoredCheckpoint, state: Mapping[str, 
     files: Mapping[str, str] = state.get("files", {})
     # Shards do not have the shapes of whole tensors: rank files must record their model.
     shapes = {name: tensor.shape for name, tensor in state.get("model", {}).items() if isinstance(tensor, Lazy)}
-    candidates, readers = [], []
+    candidates, readers, refused = [], list[str](), list[CheckpointError]()
     for name in registry.names("model"):
         spec = registry.registrations["model"][name].item
         if not isinstance(spec, Model) or source.format.model not in ("", name):
@@ -172,17 +173,23 @@ def _inferred(registry: Registry, source: StoredCheckpoint, state: Mapping[str, 
             try:
                 recognised = naming_of(spec, target).settings(files, shapes)
             except CheckpointError as error:
-                raise CheckpointError(f"{source.path}: {error}") from error
+                refused.append(error)
+                continue
             if recognised:
                 candidates.append((name, recognised))
                 break
+    if not candidates and refused:
+        raise CheckpointError("\n".join(f"{source.path}: {error}" for error in refused)) from refused[0]
     if not candidates and (kind := kind_of(files)):
         return Provenance(
             unknown=f"its {CONFIG} is of a model of type {kind!r}, which no installed model is (such folders are read "
             f"by: {', '.join(readers) or 'none'})"
         )
+    if len(candidates) > 1:  # the model of a family before one that is like it
+        candidates = [found for found in candidates if found[0] == kind_of(files)] or candidates
     if len(candidates) != 1:
-        return Provenance()
+        names = ", ".join(name for name, _ in candidates)
+        return Provenance(unknown=f"several models read it ({names})") if candidates else Provenance()
     name, settings = candidates[0]
     problems: list[str] = []
     model = part(registry, "model", {"use": name, **settings}, problems)

@@ -38,6 +38,8 @@ class TrainedModel:
     """The model with the settings that the checkpoint records."""
     device: torch.device
     """Device on which :attr:`module` is."""
+    datasets: tuple[Dataset, ...] = ()
+    """Installed datasets, which may read the data of a command; empty in a run."""
 
     @property
     def path(self) -> Path:
@@ -53,6 +55,12 @@ class TrainedModel:
     def data(self) -> Part[Dataset] | None:
         """The dataset that it was trained on, with its settings; None if unknown."""
         return self.provenance.data
+
+    @property
+    def sequence(self) -> int | None:
+        """Tokens in a training sample; None if unknown."""
+        facts = self.provenance.data_facts()
+        return facts.sequence if facts else None
 
     @cached_property
     def module(self) -> nn.Module:
@@ -165,4 +173,5 @@ def trained_model(
         )
     origin = f"--recipe {recipe}" if recipe else "its job.yaml"
     require_consistent(provenance.model, source, source.weights.get("files", {}), origin)
-    return TrainedModel(source=source, provenance=provenance, model=provenance.model, device=device)
+    datasets = tuple(registry.get("data", name) for name in registry.names("data"))
+    return TrainedModel(source=source, provenance=provenance, model=provenance.model, device=device, datasets=datasets)

@@ -16,6 +16,7 @@ from recipe_core.cli.cluster.limits import TimeLimit
 from recipe_core.cli.commands.check import target_options
 from recipe_core.cli.options import debug_option, load_plugins, out_option
 from recipe_core.errors import ConfigError, PluginError
+from recipe_core.files.named import split_weights
 
 if TYPE_CHECKING:
     from recipe_core.cli.check.target import Target
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from recipe_core.hooks.specs.launcher import Launcher, Submission
     from recipe_core.launch.launchers.site import Site
     from recipe_core.settings.job import Job
-
-
-_WEIGHT = re.compile(r"^[\d.eE+-]+:")
-"""The weight before a path in a list of data files: its share of the samples."""
 
 
 @click.command(cls=RecipeCommand)
@@ -128,17 +125,17 @@ def _checked(registry: Registry, arguments: tuple[str, ...], folder: Path, targe
 
 def _without_remote_files(registry: Registry, arguments: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:
     """Reset the settings whose files are on other machines only; return the arguments, and a note for each setting."""
-    from recipe_core.settings.fill import flat
+    from recipe_core.launch.identity import texts_of
     from recipe_core.settings.job import default_of, resolve
 
     job = resolve(registry, *split(arguments))
     local, notes = list(arguments), []
-    for name, value in flat(job.as_dict()):
-        texts = value if isinstance(value, (list, tuple)) else [value]
-        if not name.startswith(("data.", "train.", "model.")) or not all(isinstance(text, str) for text in texts):
+    for name, texts in texts_of(job.as_dict()):
+        setting = name.partition("[")[0]  # whole: an entry of a list has no default
+        if not setting.startswith(("data.", "train.", "model.")):
             continue
         if remote := [text for text in texts if _is_remote(text)]:
-            local.append(f"{name}={json.dumps(default_of(job, name))}")
+            local.append(f"{setting}={json.dumps(default_of(job, setting))}")
             notes.append(f"{name}: {remote[0]} is not on this machine; the job looks at it when it starts")
         elif present := [text for text in texts if _is_local(text)]:
             notes.append(f"{name}: {present[0]} is a path of this machine, and of the job's only if its image has it")
@@ -146,15 +143,14 @@ def _without_remote_files(registry: Registry, arguments: tuple[str, ...]) -> tup
 
 
 def _is_remote(text: str) -> bool:
-    from recipe_core.launch.identity import files_named
+    from recipe_core.launch.identity import files_named, paths_in
 
-    path = Path(_WEIGHT.sub("", text))
-    return path.is_absolute() and not path.exists() and not files_named([path])
+    path = split_weights([text])[0].path
+    return path.is_absolute() and not path.exists() and not files_named(paths_in([text]))
 
 
 def _is_local(text: str) -> bool:
-    path = _WEIGHT.sub("", text)
-    return "/" in path and Path(path).exists()
+    return "/" in text and split_weights([text])[0].path.exists()
 
 
 def _folders(folder: Path, array: int | None) -> list[Path]:

@@ -18,7 +18,7 @@ _CHECKS = "recipe.plugin_check"
 
 _KINDS = (
     "model", "dataset", "layout", "format", "loss", "optimizer", "schedule", "tracker", "callback", "engine",
-    "launcher", "command", "wrapper", "transform", "evaluation",
+    "launcher", "executor", "command", "wrapper", "transform", "evaluation",
 )  # fmt: skip
 
 

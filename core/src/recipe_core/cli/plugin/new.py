@@ -30,6 +30,7 @@ SENTENCES: Mapping[str, str] = {
     "evaluation": "how far probabilities are from how often a model is right, and a small model to measure.",
     "engine": "PyTorch on the CPU with a number of threads, and a small model to try it on.",
     "launcher": "runs in the background of this machine, and a small model to try it on.",
+    "executor": "parts of `recipe prepare` as processes of low priority, and a small model to try it beside.",
     "command": "`recipe new_plugin`, which prints the settings in which two recipes differ, and a small model.",
 }
 """Kinds of plugins, with the description of the package."""
@@ -96,8 +97,9 @@ def _templates(identifier: str, kind: str) -> dict[str, str]:
     texts = {target: (root / "package" / file).read_text(encoding="utf-8") for file, target in _PACKAGE.items()}
     texts[f"{source}/__init__.py"] = '"""A plugin of recipe; plugin.py says what is where."""\n'
     texts[f"{source}/py.typed"] = ""
-    folders = [kind] if kind in ("model", "dataset") else [kind, "trial"]
-    for file in (file for folder in folders for file in (root / folder).iterdir() if file.name.endswith(".py")):
+    (own,) = (group / kind for group in root.iterdir() if (group / kind).is_dir())
+    folders = [own] if kind in ("model", "dataset") else [own, root / "trial"]
+    for file in (file for folder in folders for file in folder.iterdir() if file.name.endswith(".py")):
         where = "tests" if file.name.startswith("test_") else source
         texts[f"{where}/{file.name}"] = file.read_text(encoding="utf-8")
     return texts

@@ -2,8 +2,9 @@
 
 ``output.py``: the output folder, which gets its final name when complete; read it first. ``pool.py``: an ordered map
 over worker processes. ``progress.py``: the progress bar. ``inputs.py``, ``manifest.py``: entries of ``manifest.json``
-for inputs and files. ``part.py``, ``parts.py``, ``part_files.py``: a preparation that is divided. :class:`DataFiles`
-and :class:`Inspection`, below: a plugin's ``recipe inspect`` and ``recipe verify``.
+for inputs and files. ``part.py``, ``parts.py``, ``part_files.py``: a preparation that is divided. ``executors/``: its
+parts in other processes. :class:`DataFiles` and :class:`Inspection`, below: a plugin's ``recipe inspect`` and
+``recipe verify``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from recipe_core.data.prepare.executors.task import run_part
 from recipe_core.data.prepare.inputs import hashed, hashed_part, input_facts, sha256
 from recipe_core.data.prepare.manifest import file_facts, file_problems, read_manifest, without_hashes
 from recipe_core.data.prepare.output import Output, writing
@@ -41,6 +43,7 @@ __all__ = [
     "merged_inputs",
     "ordered_map",
     "read_manifest",
+    "run_part",
     "sha256",
     "without_hashes",
     "working_on",

@@ -96,7 +96,7 @@ def read_parts(folders: Sequence[Path]) -> list[PreparedPart]:
         DataError: a folder holds no part, or a damaged one; parts differ in kind, settings, inputs, tokenizer or
             versions; one is missing, or there twice.
     """
-    parts = sorted(map(_read_part, folders), key=lambda part: part.part.number)
+    parts = sorted(map(read_part, folders), key=lambda part: part.part.number)
     first = parts[0]
     for before, part in zip([None, *parts], parts, strict=False):
         _require_alike(first, part)
@@ -111,7 +111,12 @@ def read_parts(folders: Sequence[Path]) -> list[PreparedPart]:
     return parts
 
 
-def _read_part(folder: Path) -> PreparedPart:
+def read_part(folder: Path) -> PreparedPart:
+    """Read the manifest of a part.
+
+    Raises:
+        DataError: ``folder`` holds no complete part, or a damaged manifest.
+    """
     manifest = read_manifest(folder)
     if not manifest or "part" not in manifest:
         what = "is a whole data set" if manifest else f"has no {NAME}"

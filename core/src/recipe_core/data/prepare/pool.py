@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from recipe_core.errors import DataError, RecipeError
+from recipe_core.errors import DataError, ExitCode, RecipeError
 from recipe_core.launch.cores import usable_cores
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ _note: Any = ctypes.create_string_buffer(_NOTE_BYTES)
 
 class WorkerDiedError(DataError):
     """A worker process was killed or exited. Completed parts are valid; the same command continues after them."""
+
+    exit_code = ExitCode.STOPPED
 
 
 def working_on(part: object) -> None:

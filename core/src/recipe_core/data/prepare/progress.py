@@ -4,11 +4,39 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 EVERY = 10.0
 """Seconds between lines without a terminal."""
+_REPORTED = 1.0
+"""Seconds between the numbers in the file of :func:`report_to`."""
+_file: Path | None = None
+
+
+def report_to(file: Path) -> None:
+    """Have the bars of this process write their numbers into ``file``, for another process; see :func:`reported`."""
+    global _file
+    _file = file
+
+
+class Reported(NamedTuple):
+    """The numbers of a bar, in bytes."""
+
+    start: int
+    """Completed by an earlier run."""
+    done: int
+    total: int
+
+
+def reported(file: Path) -> Reported | None:
+    """Return the numbers in the file of :func:`report_to`; None without any."""
+    try:
+        return Reported(*map(int, file.read_text(encoding="ascii").split()))
+    except (OSError, ValueError, TypeError):  # also while it is written
+        return None
 
 
 class ProgressBar:
@@ -17,6 +45,7 @@ class ProgressBar:
     def __init__(self, what: str, total: int, *, visible: bool = True) -> None:
         self.what, self.total, self._visible = what, total, visible
         self._began = self._shown = time.monotonic()
+        self._reported = 0.0
         self._start = self._done = 0
         self._bar: Any = None
 
@@ -25,11 +54,13 @@ class ProgressBar:
             self._bar = _bar()
             self._bar.start()
             self._task = self._bar.add_task(self.what, total=self.total)
+        self._report(self._began)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._report(time.monotonic())
         if self._bar is not None:
             self._bar.stop()
         elif self._visible and kind is None:
@@ -47,6 +78,14 @@ class ProgressBar:
             self._bar.update(self._task, completed=done)
         elif self._visible and now - self._shown >= EVERY:
             self._line(now)
+        if now - self._reported >= _REPORTED:
+            self._report(now)
+
+    def _report(self, now: float) -> None:
+        self._reported = now
+        if _file is not None:
+            with suppress(OSError):  # only the progress is lost
+                _file.write_text(f"{self._start} {self._done} {self.total}", encoding="ascii")
 
     def _line(self, now: float) -> None:
         self._shown = now

@@ -11,6 +11,7 @@ from pathlib import Path
 from recipe_core.data.text.stream import first_bytes
 from recipe_core.data.text_settings import Format, Source, TextInput
 from recipe_core.errors import DataError
+from recipe_core.files.named import matches
 
 _PACKED = {"gz": "gzip", "gzip": "gzip", "bz2": "bzip2", "zst": "zstd", "zstd": "zstd"}
 _ENDINGS: dict[str, Format] = {
@@ -112,17 +113,14 @@ def _below(folder: Path, problems: list[str]) -> Iterator[Path]:
 
 def _matches(pattern: Path, problems: list[str]) -> list[Path]:
     """Files that match a pattern, and all files in folders that match."""
-    root = Path(pattern.anchor)
     try:
-        matching = sorted(root.glob(str(pattern.relative_to(root))))
-    except (ValueError, OSError) as error:
-        problems.append(f"{pattern}: this pattern cannot be used ({error})")
+        matching = matches(pattern)
+    except DataError as error:
+        problems.append(str(error))
         return []
     files: set[Path] = set()
     for path in matching:
-        hidden = any(part.startswith(".") and part not in pattern.parts for part in path.parts)
-        if not hidden:
-            files.update(_below(path, problems) if path.is_dir() else [path])
+        files.update(_below(path, problems) if path.is_dir() else [path])
     return sorted(files)
 
 

@@ -104,6 +104,10 @@ class Model(Spec):
     sequence_parallel: bool = True
     """False: the plan is for tensor parallelism alone, with the whole sequence on every rank, as where a block mixes
     positions outside of its ``split`` modules. ``layout.sequence_parallel=true`` is then refused before the run."""
+    document_mask: bool = False
+    """Where a batch has ``document_ids``, the model keeps the documents of a row apart, as
+    :mod:`recipe_core.ops.documents` says. False: a dataset with :attr:`DataFacts.document_mask` is refused before the
+    run."""
     stages: Stages | str | None = field(default=None, metadata=called("config"))
     """Stages of a pipeline, or ``package.module:function(config) -> Stages | None``, without torch, where they follow
     from the settings; None: the model cannot be cut so."""
@@ -182,6 +186,9 @@ class Dataset(Spec):
     identity: str = field(default="", metadata=called("config"))
     """``package.module:function(config) -> DataIdentity``, without torch, in milliseconds: digests of the data that
     these settings read, for comparison when a run continues. Empty: of the files that the settings name."""
+    free: tuple[str, ...] = ()
+    """Settings that may change while a run continues, since its identity says which samples they concern: those of
+    :attr:`DataIdentity.phases`."""
     gives: tuple[str, ...] = ()
     """Names of the tensors that every micro batch has; empty: not known."""
     prepare: str = field(default="", metadata=called("settings"))
@@ -210,6 +217,10 @@ class Dataset(Spec):
     """``package.module:function(config) -> dict``: names and texts of the files from which Hugging Face's AutoTokenizer
     gives the dataset's token ids (``vocab.txt``, ``tokenizer_config.json``), as far as they are known. A run keeps a
     copy, and a digest of them is compared wherever a model meets data."""
+    documents: str = field(default="", metadata=called("config", "path"))
+    """``package.module:function(config, path) -> TokenDocuments | None``, for ``recipe eval`` of a causal language
+    model: a :class:`recipe_core.TokenDocuments` with the validation documents of these settings, or, if ``path`` is not
+    None, with all documents of the prepared set there (``--data``); None if nothing there is such a set."""
 
 
 @dataclass(frozen=True)

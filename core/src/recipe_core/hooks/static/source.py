@@ -133,6 +133,8 @@ def _require_plain_path(package: str) -> None:
 
 
 def _require_loaded(module: ModuleType, name: str, arguments: tuple[str, ...]) -> None:
+    if "__getattr__" in vars(module) and name.partition(".")[0] not in vars(module):
+        raise _UndecidedError  # its first use would import it
     value: Any = module
     for part in name.split("."):
         if not hasattr(value, part):

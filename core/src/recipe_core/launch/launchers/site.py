@@ -1,4 +1,4 @@
-"""The site profile: one YAML file about the machines that runs are submitted to."""
+"""The site profile: one YAML file about the machines that runs and parts of preparations are submitted to."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from recipe_core.errors import ConfigError, did_you_mean
 from recipe_core.files.documents import DocumentError, read_yaml
 from recipe_core.hooks.registry import Registry
+from recipe_core.hooks.specs.executor import ExecutorSpec
 from recipe_core.hooks.specs.launcher import Launcher
 from recipe_core.settings.fill import fill
 
@@ -27,7 +28,7 @@ def negative(section: object, *names: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """Settings of a site profile, which also has a section for each launcher that is used there."""
+    """Settings of a site profile, which also has a section for each launcher and executor that is used there."""
 
     device_memory_gb: float = 0.0
     """Memory of one device (10^9 bytes); 0: unknown."""
@@ -60,21 +61,21 @@ class Site:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """A site profile with the section of one launcher."""
+    """A site profile with the section of one launcher or executor."""
 
     site: Site = field(default_factory=Site)
     config: Any = None
-    """Instance of the launcher's settings class; None if no launcher was requested."""
+    """Instance of the settings class of the launcher or executor; None if none was requested."""
     path: Path | None = None
     """Path of the profile; None if there is none."""
 
 
-def read_profile(registry: Registry, launcher: Launcher | None = None, path: Path | None = None) -> Profile:
+def read_profile(registry: Registry, of: Launcher | ExecutorSpec | None = None, path: Path | None = None) -> Profile:
     """Read the site profile; without one, all settings have their defaults.
 
     Args:
-        registry: of the launchers, whose names may be sections of the profile.
-        launcher: the one whose section is returned as ``config``.
+        registry: of the launchers and executors, whose names may be sections of the profile.
+        of: the one whose section is returned as ``config``.
         path: ``--site``. By default ``$RECIPE_SITE``, else ``site.yaml`` in the user's folder of settings
             (``~/.config/recipe``), if there is such a file.
 
@@ -84,14 +85,18 @@ def read_profile(registry: Registry, launcher: Launcher | None = None, path: Pat
     place = path or _default_place()
     sections = dict(_read(place)) if place is not None else {}
     problems: list[str] = []
-    configs: dict[str, Any] = {}
-    for name in registry.names("launcher"):
-        section, kind = sections.pop(name, None), registry.get("launcher", name).config
+    users: list[Launcher | ExecutorSpec] = [registry.get("launcher", name) for name in registry.names("launcher")]
+    users += [registry.get("executor", name) for name in registry.names("executor")]
+    configs: dict[tuple[str, type], Any] = {}
+    for name, kind in dict.fromkeys((user.name, user.config) for user in users):
+        section = sections.get(name)
         if section is not None and not isinstance(section, Mapping):
             problems.append(f"{name}: expected settings ({{name: value}}), got {section!r}")
         else:
-            configs[name] = fill(kind, section or {}, name, problems)
-    known = [*Site.__dataclass_fields__, *registry.names("launcher")]
+            configs[name, kind] = fill(kind, section or {}, name, problems)
+    named = list(dict.fromkeys(user.name for user in users))
+    sections = {name: value for name, value in sections.items() if name not in named}
+    known = [*Site.__dataclass_fields__, *named]
     for name in [name for name in sections if name not in Site.__dataclass_fields__]:
         problems.append(f"{name}: no such setting{did_you_mean(str(name), known)} (settings: {', '.join(known)})")
         del sections[name]
@@ -100,7 +105,7 @@ def read_profile(registry: Registry, launcher: Launcher | None = None, path: Pat
     problems += [problem.removeprefix("site.") for problem in site_problems]
     if problems or site is None:
         raise ConfigError.of(f"site profile {place}: {problem}" for problem in problems)
-    return Profile(site=site, config=configs[launcher.name] if launcher else None, path=place)
+    return Profile(site=site, config=configs[of.name, of.config] if of else None, path=place)
 
 
 def _default_place() -> Path | None:

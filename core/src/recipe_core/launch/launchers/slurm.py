@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from recipe_core.errors import ConfigError
@@ -88,7 +88,7 @@ def scripts(submission: Submission, config: Slurm) -> dict[str, str]:
 
 def _script(submission: Submission, config: Slurm, body: Iterator[str], *, run: bool = True) -> str:
     head = ["#!/bin/bash", "# Written by `recipe submit`; `sbatch` with this file submits it again."]
-    options = [f"#SBATCH {_for_sbatch(option)}" for option in _options(submission, config, run)]
+    options = [sbatch_line(option) for option in _options(submission, config, run)]
     return "\n".join([*head, *options, "", *_common(submission, run), "", *body]) + "\n"
 
 
@@ -110,9 +110,7 @@ def _options(submission: Submission, config: Slurm, run: bool) -> Iterator[str]:
         yield "--requeue"
     if array:
         yield f"--array=0-{submission.array - 1}"
-    for name in ("partition", "account", "qos", "constraint"):
-        if value := getattr(config, name):
-            yield f"--{name}={value}"
+    yield from queue_options(config)
     if config.gpus_per_process:
         kind = f"{config.gpu_type}:" if config.gpu_type else ""
         yield f"--gpus-per-node={kind}{config.gpus_per_process * submission.processes_per_node}"
@@ -123,6 +121,13 @@ def _options(submission: Submission, config: Slurm, run: bool) -> Iterator[str]:
     if config.exclusive:
         yield "--exclusive"
     yield from config.options
+
+
+def queue_options(config: Slurm) -> Iterator[str]:
+    """Yield the options of sbatch that say who asks for which part of the cluster."""
+    for name in ("partition", "account", "qos", "constraint"):
+        if value := getattr(config, name):
+            yield f"--{name}={value}"
 
 
 def _common(submission: Submission, run: bool) -> Iterator[str]:
@@ -138,7 +143,12 @@ def _common(submission: Submission, run: bool) -> Iterator[str]:
     yield "\n# Variables for the ranks, where the cluster does not set them."
     yield "export PYTHONUNBUFFERED=1"
     yield 'export OMP_NUM_THREADS="${OMP_NUM_THREADS-${SLURM_CPUS_PER_TASK-1}}"'
-    for name, value in submission.environment.items():
+    yield from exports(submission.environment)
+
+
+def exports(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines of a script that set environment variables, unless the machine sets them."""
+    for name, value in environment.items():
         if _VARIABLE.fullmatch(name):  # set first, so that quotes need no nesting
             yield f'[ "${{{name}+set}}" ] || export {name}={shlex.quote(value)}'
 
@@ -227,10 +237,10 @@ scontrol requeue "$SLURM_JOB_ID" || exit "$code"
     sleep 60  # until Slurm ends this script"""
 
 
-def _for_sbatch(option: str) -> str:
-    """Quote ``option`` for a line ``#SBATCH``, where only ``"`` and a backslash are special in double quotes."""
+def sbatch_line(option: str) -> str:
+    """Return the line ``#SBATCH`` of an option; only ``"`` and a backslash are special in double quotes."""
     if _PLAIN.fullmatch(option):
-        return option
+        return f"#SBATCH {option}"
     name, equals, value = option.partition("=") if "=" in option else ("", "", option)
     quoted = _QUOTED.sub(r"\\\1", value)
-    return f'{name}{equals}"{quoted}"'
+    return f'#SBATCH {name}{equals}"{quoted}"'

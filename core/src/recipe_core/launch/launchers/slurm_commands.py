@@ -28,14 +28,14 @@ def submit(folder: Path, files: Sequence[str]) -> str:
 
 
 def _submit(script: Path, *options: str) -> str:
-    printed = _run(["sbatch", "--parsable", *options, str(script)], f"submit it there: sbatch {script}")
+    printed = run_slurm(["sbatch", "--parsable", *options, str(script)], f"submit it there: sbatch {script}")
     return printed.strip().partition(";")[0]  # id;cluster
 
 
 def state(job_id: str) -> JobState:
     """Return the state of a job; for an array, that of its furthest task."""
     try:
-        printed = _run(["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job_id}"], "")
+        printed = run_slurm(["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job_id}"], "")
     except LaunchError as error:
         return "ended" if "Invalid job id" in str(error) else "unknown"
     states = set(printed.split())
@@ -51,12 +51,17 @@ def stop(job_id: str, state: JobState) -> None:
         LaunchError: scancel is missing, or refuses.
     """
     signal = [] if state == "waiting" else ["--signal=USR1"]  # without --batch: to the ranks, not to the script
-    _run(["scancel", *signal, job_id], f"on a machine of the cluster: scancel {' '.join([*signal, job_id])}")
+    run_slurm(["scancel", *signal, job_id], f"on a machine of the cluster: scancel {' '.join([*signal, job_id])}")
 
 
-def _run(command: list[str], remedy: str) -> str:
+def run_slurm(command: Sequence[str], remedy: str, text: str | None = None) -> str:
+    """Run a command of Slurm with ``text`` as its input; return its output.
+
+    Raises:
+        LaunchError: it is missing (``remedy`` says what to do), fails, or does not answer within a minute.
+    """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
     except FileNotFoundError:
         raise LaunchError(
             f"{command[0]} is not on the path: this machine is no login node of a Slurm cluster; {remedy}"

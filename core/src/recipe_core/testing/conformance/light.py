@@ -6,14 +6,17 @@ import dataclasses
 import re
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import click
 
 from recipe_core.cli.commands.group import load_command
+from recipe_core.data.prepare.executors.schedule import submitting
+from recipe_core.errors import LaunchError
 from recipe_core.hooks.kinds import Contribution
 from recipe_core.hooks.specs import EngineSpec, Recipe, Spec, load
 from recipe_core.hooks.specs.command import CORE_COMMANDS, CommandSpec
+from recipe_core.hooks.specs.executor import ExecutorRun, ExecutorSpec, PartTask
 from recipe_core.hooks.static.resolve import target_problems
 from recipe_core.hooks.static.resolve import targets as resolve_targets
 from recipe_core.settings.job import resolve
@@ -22,6 +25,8 @@ from recipe_core.testing.conformance.subject import Plugin
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 HEAVY = ("torch", "numpy", "transformers")
+_SECONDS = 100.0
+"""Time limit of an executor for a short command."""
 LIGHT = ("claims", "problems", "environment", "one_process", "precompile", "findings")
 """Functions of an engine that are called before a run."""
 
@@ -86,6 +91,32 @@ def light_functions(plugin: Plugin, spec: EngineSpec) -> str:
     if heavy := [name for name in _imported(modules) if name == "torch"]:
         raise FailedCheck(f"{' or '.join(modules)} imports {heavy[0]}; keep what {', '.join(LIGHT)} name light")
     return ", ".join(modules)
+
+
+def exit_codes(plugin: Plugin, spec: ExecutorSpec) -> str:
+    """Check that an executor runs tasks, gives their exit codes, and leaves their output in the logs."""
+    folder = plugin.folder / "executors" / spec.name
+    folder.mkdir(parents=True)
+    expected = {("--version",): (0, "recipe, version"), ("prepare", "nothing"): (2, "nothing named 'nothing'")}
+    tasks = [
+        PartTask(number=number, arguments=arguments, folder=folder, log=folder / f"{number}.log")
+        for number, arguments in enumerate(expected, 1)
+    ]
+    run = ExecutorRun(name="check", address="", folder=folder)
+    with ExitStack() as stack:
+        try:
+            submit = stack.enter_context(submitting(spec, spec.config(), run))
+        except LaunchError as error:
+            raise SkippedCheck(f"it cannot be tried here: {error}") from error
+        codes = [future.result(timeout=_SECONDS) for future in submit(tasks)]
+    for task, code, (wanted, text) in zip(tasks, codes, expected.values(), strict=True):
+        log = task.log.read_text(encoding="utf-8", errors="replace") if task.log.exists() else ""
+        if code != wanted or text not in log:
+            raise FailedCheck(
+                f"{spec.build}: `recipe {' '.join(task.arguments)}` gave {code!r} and the log {log[-200:]!r}; expected "
+                f"{wanted} and {text!r}: a worker calls recipe_core.data.prepare.run_part(task)"
+            )
+    return f"{len(tasks)} tasks"
 
 
 def command_help(plugin: Plugin, spec: CommandSpec) -> str:

@@ -16,7 +16,7 @@ from recipe_core.checkpoint.state import weights
 from recipe_core.errors import PluginError, RecipeError
 from recipe_core.hooks.specs import Model, ModelFacts, load
 from recipe_core.hooks.train import Train
-from recipe_core.layouts.outputs import require_outputs
+from recipe_core.layouts.outputs import output_of, require_outputs
 from recipe_core.layouts.parallel import Batch
 from recipe_core.layouts.patterns import matching
 from recipe_core.layouts.pipeline.stages import cut_stage
@@ -79,6 +79,30 @@ def stages_fit(plugin: Plugin, spec: Model) -> str:
     for index in range(count):
         cut_stage(_blank(spec, config), structure, index, count)
     return f"{blocks} blocks over {count} stages hold all parameters"
+
+
+def documents_apart(plugin: Plugin, spec: Model) -> str:
+    """Check that the second document of a row gets the outputs that it has in a row of its own."""
+    if not spec.document_mask:
+        raise SkippedCheck("it declares no document_mask, so that datasets of masked documents are refused")
+    job = _tiny_job(plugin, spec)
+    module = spec.load()(job.model.config)[0].eval()
+    batch = {name: tensor for name, tensor in first_batch(job, 1).items() if name in ("tokens", "labels")}
+    if "tokens" not in batch:
+        raise FailedCheck("document_mask: the batches of its recipe have no tokens, which documents would be of")
+    ids = torch.ones_like(batch["tokens"])
+    half = ids.shape[1] // 2
+    ids[:, half:] = 2
+    row = {**batch, "document_ids": ids, "loss_mask": torch.ones_like(ids, dtype=torch.bool)}
+    alone = {name: tensor[:, half:] for name, tensor in batch.items()}
+    with torch.no_grad():
+        found, wanted = (output_of(module(one), (*spec.outputs, "losses")[0]) for one in (row, alone))
+    if not torch.allclose(found[:, half:], wanted, rtol=1e-3, atol=1e-4):
+        raise FailedCheck(
+            "document_mask: the outputs of a document depend on the one before it in the row; restart positions and "
+            "attention where `document_ids` of the batch change (recipe_core.ops.documents)"
+        )
+    return f"{ids.shape[1] - half} tokens after another document"
 
 
 def initial_values(plugin: Plugin, spec: Model) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from recipe_core.cli.parts import merge
+from recipe_core.cli.data.parts import merge
 from recipe_core.data.prepare import DataFiles, PreparePart
 from recipe_core.engine.loader import all_widened
 from recipe_core.errors import RecipeError

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from recipe_core.checkpoint.locate import steps
+from recipe_core.checkpoint.locate import find, steps
 from recipe_core.data.identity import (
+    PHASES,
     TOKENIZER,
     Identity,
     differences,
@@ -23,9 +24,10 @@ from recipe_core.data.identity import (
 from recipe_core.engine import agreement
 from recipe_core.engine.agreement import on_rank_0
 from recipe_core.engine.protocol import Ranks
-from recipe_core.errors import ConfigError, DiskError
+from recipe_core.errors import CheckpointError, ConfigError, DiskError
 from recipe_core.files import aside, atomic_folder, disk_error, lock_now, write_text
 from recipe_core.files.documents import DocumentError, read_yaml
+from recipe_core.hooks.registry import load
 from recipe_core.launch.identity import identity
 from recipe_core.launch.process import noted
 from recipe_core.settings.fill import flat
@@ -34,6 +36,7 @@ from recipe_core.settings.saved import plugin_record
 from recipe_core.settings.sections import HISTORY, IDENTITY, PLUGINS, plugin_of, without_records
 from recipe_core.train.metrics.report import show, warn
 from recipe_core.train.start.destination import LOCK, begun, require_run_folder
+from recipe_core.train.start.resume import consumed_samples
 
 FIXED = (
     "recipe",
@@ -253,7 +256,8 @@ def require_same_data(out: Path, job: Job, recorded: Mapping[str, Any], identity
     """
     known = recorded.get("accepted", [])
     conflicts = tuple(line for line in identity.conflicts if line not in known)
-    changed = differences(recorded, identity.record)
+    has_phases = PHASES in recorded or PHASES in identity.record
+    changed = differences(recorded, identity.record, consumed=_consumed_samples(out, job) if has_phases else None)
     if not changed:
         require_consistent(replace(identity, conflicts=conflicts), job.train.accept)
         return list(conflicts)
@@ -261,6 +265,18 @@ def require_same_data(out: Path, job: Job, recorded: Mapping[str, Any], identity
     head, advice = f"{out} was trained on other data", "Restore the former data, or give another --out"
     require_accepted(problems, job.train.accept, head, advice, "train.accept=")
     return problems
+
+
+def _consumed_samples(out: Path, job: Job) -> int | None:
+    # at the checkpoint that the run continues from; None if none is whole
+    step = job.train.resume_step
+    if not steps(out):
+        return 0
+    try:
+        source = find(load(), out if step is None else out / "checkpoints" / f"step-{step}", hashes=False)
+        return consumed_samples(source, job.train.global_batch)
+    except CheckpointError:  # reported when it is loaded
+        return None
 
 
 def read_job(path: Path) -> Mapping[str, Any]:
@@ -300,6 +316,9 @@ def _fixed_changes(old: Mapping[str, Any], job: Job) -> Iterator[tuple[str, Any,
             yield f"the plugin of its {kind}", recorded, owner
     none: dict[str, Any] = {"train.transforms": []}  # which runs of earlier versions do not record
     before, now = ({**none, **dict(flat(without_records(sections)))} for sections in (old, job.as_dict()))
-    for key in sorted({*before, *now}):
+    free = () if job.data.wrappers else {f"data.{name}" for name in job.data.spec.free}  # their identity is compared
+    for key in sorted({*before, *now} - {*free}):
+        if key not in before and now[key] == default_of(job, key):  # of a run of an earlier version
+            continue
         if before.get(key) != now.get(key) and any(key == f or key.startswith(f"{f}.") for f in FIXED):
             yield key, before.get(key), now.get(key)

@@ -26,7 +26,14 @@ from recipe_core.checkpoint.match.transforms import (
 from recipe_core.checkpoint.match.translator import Translator
 from recipe_core.checkpoint.saving.store import Checkpoints
 from recipe_core.checkpoint.state import apply_state, blank_weights, gather_state, load_targets, weights
-from recipe_core.data.identity import differences, identity_of, named_files, recorded_identity, require_accepted
+from recipe_core.data.identity import (
+    PHASES,
+    differences,
+    identity_of,
+    named_files,
+    recorded_identity,
+    require_accepted,
+)
 from recipe_core.engine.agreement import on_each_rank
 from recipe_core.engine.precision import cast
 from recipe_core.engine.protocol import HostTransfer
@@ -245,7 +252,9 @@ def _require_same_order(job: Job, source: StoredCheckpoint, identity: Mapping[st
     names = ["train.seed", "train.global_batch"]
     if "order" not in recorded or "order" not in identity:  # only the settings determine the order
         names += [name for name in before.keys() & now.keys() if name.startswith("data.")]
-    differing = differences(recorded, identity) + [
+    has_phases = PHASES in recorded or PHASES in identity
+    consumed = consumed_samples(source, job.train.global_batch) if has_phases else None
+    differing = differences(recorded, identity, consumed=consumed) + [
         f"{name}: {before[name]} was recorded, now {now[name]}"
         for name in sorted(names)
         if name in before and before[name] != now[name]
@@ -340,6 +349,11 @@ def _matching_weights(
     if text := mismatch(saved, rest, advice, dtypes=False):
         raise CheckpointError(f"train.init_from: {source.path} {text}")
     return saved, drawn, notes
+
+
+def consumed_samples(source: StoredCheckpoint, global_batch: int) -> int:
+    """Return the number of training samples that the run had read at a checkpoint; 0 if it does not say."""
+    return _with_samples({"step": 0, **source.weights.get("progress", {})}, global_batch)["consumed_samples"]
 
 
 def _with_samples(progress: Mapping[str, Any], global_batch: int) -> dict[str, int]:

@@ -18,6 +18,7 @@ from recipe_bert_dp.data.stored import problems_of, require_regular
 from recipe_bert_dp.prepare.sink import Sink
 from recipe_core import DataError
 from recipe_core.files import sync
+from recipe_core.files.named import NamedPath, matches, read_lists
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -210,24 +211,36 @@ def damaged(path: Path, start: int, stop: int) -> Iterator[None]:
 
 
 def find(paths: Iterable[str | Path]) -> list[Path]:
-    """Shards in ``paths``: files, and those in folders at any depth, without hidden ones.
+    """Shards in ``paths``: files, those that match patterns, and those in folders at any depth, without hidden ones;
+    ``@LIST`` names a file with such a path in each line.
 
     Raises:
-        DataError: a path is missing, or no shard is in any of them.
+        DataError: a path is missing, a pattern matches no shard, or no shard is in any of them.
     """
-    files: list[Path] = []
-    for path in map(Path, paths):
-        path = path.expanduser()
-        if path.is_dir():
-            below = (p for p in path.rglob("*") if p.suffix in ENDINGS and not _hidden(p.relative_to(path)))
-            files += sorted(below)
-        elif path.exists():
-            files.append(path)
-        else:
-            raise DataError(f"{path}: there is no such file or folder; expected HDF5 shards or a folder of them")
+    files = [shard for named in read_lists([NamedPath(str(path)) for path in paths]) for shard in _shards(named)]
     if not files:
         raise DataError(f"{', '.join(map(str, paths))}: no shard (*.hdf5) in it; prepare some with recipe prepare")
     return list(dict.fromkeys(files))  # a shard that is named twice counts once
+
+
+def _shards(named: NamedPath) -> list[Path]:
+    path = named.path
+    if named.weight is not None:
+        raise DataError(f"{named}: shards take no weights, got {named.weight:g}; name the path alone")
+    if path.is_dir():
+        return _below(path)
+    if path.exists():
+        return [path]
+    if not named.is_pattern:
+        raise DataError(f"{named}: there is no such file or folder; expected HDF5 shards or a folder of them")
+    found = [shard for one in matches(path) for shard in (_below(one) if one.is_dir() else [one])]
+    if not (shards := [shard for shard in found if shard.suffix in ENDINGS]):
+        raise DataError(f"{named}: no shard (*.hdf5) matches this pattern")
+    return shards
+
+
+def _below(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.rglob("*") if p.suffix in ENDINGS and not _hidden(p.relative_to(folder)))
 
 
 def kind_of(path: Path) -> str:

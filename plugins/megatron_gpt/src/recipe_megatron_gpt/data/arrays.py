@@ -27,7 +27,7 @@ _DIGEST = 12
 
 def cached_array(
     cache: Path, name: str, made_from: list[Any], entries: int, build: Callable[[], NDArray[Any]],
-    access: Access = "random",
+    access: Access = "random", *, replaces: bool = False,
 ) -> NDArray[Any]:  # fmt: skip
     """The array of ``build()``, memory mapped from ``cache`` unless it is small.
 
@@ -38,6 +38,7 @@ def cached_array(
             data or settings never match an old file.
         entries: approximate number of entries.
         access: expected access pattern.
+        replaces: a new file replaces those of this name that were made from something else.
 
     Raises:
         DataError: there is too little main memory to build it.
@@ -55,6 +56,8 @@ def cached_array(
                 f"{path}: the main memory is too small to build this index of {entries:,} entries ({error}); set "
                 "data.order=fast, whose indices are those of one epoch, or build it on a larger machine"
             ) from error
+        if replaces:
+            _forget_others(cache, name, path)
         require_space(cache, array.nbytes, f"the index {path.name}")
         with part.open("wb") as out:
             np.save(out, array, allow_pickle=False)
@@ -67,9 +70,7 @@ def forget(cache: Path, name: str, made_from: list[Any]) -> None:
     remove(_path(cache, name, made_from))
 
 
-def forget_others(cache: Path, name: str, made_from: list[Any]) -> None:
-    """Remove the arrays called ``name`` that were made from something else."""
-    current = _path(cache, name, made_from)
+def _forget_others(cache: Path, name: str, current: Path) -> None:
     for path in cache.glob(f"{escape(name)}-{'?' * 2 * _DIGEST}.npy"):
         if path != current:
             remove(path)

@@ -1,9 +1,12 @@
-"""Blends of several token files: the choice of a file for each sample."""
+"""Blends of several token files: the choice of a file for each sample, in one phase or several."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import ceil
 from pathlib import Path
 
@@ -14,7 +17,8 @@ import recipe_index
 from recipe_core import DataError
 from recipe_megatron_gpt.data.arrays import cached_array
 from recipe_megatron_gpt.data.lengths import PERIOD, SURPLUS
-from recipe_megatron_gpt.data.order import BlendPart, Indices, Order, fast, megatron
+from recipe_megatron_gpt.data.order import BlendPart, Indices, Order, Windows, megatron
+from recipe_megatron_gpt.data.packed import fast
 
 
 class Blend:
@@ -36,6 +40,11 @@ class Blend:
         """Number of samples of each order among the choices."""
         return np.bincount(self._choices["source"], minlength=len(self._orders))
 
+    def drawn(self, samples: int) -> Indices:
+        """Number of samples of each order among the first ``samples``."""
+        rounds, rest = divmod(samples, self._choices.size)
+        return rounds * self.counts + np.bincount(self._choices["source"][:rest], minlength=len(self._orders))
+
     def gather(self, which: Indices) -> Indices:
         """See :meth:`Order.gather`."""
         rounds, places = np.divmod(which, self._choices.size)
@@ -44,7 +53,7 @@ class Blend:
         if rounds.any():
             samples = samples + rounds * self.counts[sources]
         gathered = {source: self._orders[source].gather(samples[sources == source]) for source in np.unique(sources)}
-        ids = np.empty((which.size, next(iter(gathered.values())).shape[1]), dtype=np.int64)
+        ids = np.empty((which.size, *next(iter(gathered.values())).shape[1:]), dtype=np.int64)
         for source, rows in gathered.items():
             ids[sources == source] = rows
         return ids
@@ -64,8 +73,14 @@ def blend(parts: Sequence[BlendPart], order: str, requested: int, cache: Path) -
     if len(parts) == 1 and (order == "fast" or not set_weights):
         return fast(parts[0]) if order == "fast" else megatron(parts[0], requested)
     if order == "fast":
-        return Blend([fast(part) for part in parts], set_weights or [part.tokens for part in parts], PERIOD, cache)
+        return fast_blend([fast(part) for part in parts], parts, cache)
     return _megatron_blend(parts, set_weights, requested, cache)
+
+
+def fast_blend(orders: Sequence[Order], parts: Sequence[BlendPart], cache: Path) -> Blend:
+    """Samples of ``orders``, one for each of ``parts``, by their weights or else by their tokens."""
+    weights = [part.tokens if part.weight is None else part.weight for part in parts]
+    return Blend(orders, weights, PERIOD, cache)
 
 
 def _megatron_blend(parts: Sequence[BlendPart], weights: Sequence[float], requested: int, cache: Path) -> Blend:
@@ -82,6 +97,61 @@ def _megatron_blend(parts: Sequence[BlendPart], weights: Sequence[float], reques
     drawn = [ceil(requested * share) for share in shares]
     orders = [megatron(part, ceil(count * (1 + SURPLUS))) for part, count in zip(parts, drawn, strict=True)]
     return Blend(orders, shares, sum(drawn), cache)
+
+
+@dataclass(frozen=True)
+class Continued:
+    """The samples of an order from ``start`` on."""
+
+    order: Order
+    start: int
+
+    def gather(self, which: Indices) -> Indices:
+        """See :meth:`Order.gather`."""
+        return self.order.gather(which + self.start)
+
+
+class Phased:
+    """Training samples of several phases.
+
+    A file that is in several of them continues where it was: no sample is read twice before its whole epoch was read. A
+    phase changes no sample before its first one.
+
+    Args:
+        phases: the parts of each.
+        begins: the first sample of each, rising from 0.
+        cache: folder of this machine for the choices of files.
+    """
+
+    def __init__(self, phases: Sequence[Sequence[BlendPart]], begins: Sequence[int], cache: Path) -> None:
+        self._begins: Indices = np.array(begins, dtype=np.int64)
+        self._orders = list(_orders(phases, begins, cache))
+
+    def gather(self, which: Indices) -> Indices:
+        """See :meth:`Order.gather`."""
+        numbers = np.searchsorted(self._begins, which, side="right") - 1
+        # Positions rise, and so do the numbers of their phases.
+        rows = [self._orders[n].gather(which[numbers == n] - self._begins[n]) for n in np.unique(numbers)]
+        return rows[0] if len(rows) == 1 else np.concatenate(rows)
+
+
+def _orders(phases: Sequence[Sequence[BlendPart]], begins: Sequence[int], cache: Path) -> Iterator[Order]:
+    windows: dict[Path, Windows] = {}
+    drawn: Counter[Path] = Counter()
+    lengths = [*(end - begin for begin, end in pairwise(begins)), 0]
+    for parts, length in zip(phases, lengths, strict=True):
+        for part in parts:
+            if part.file.prefix not in windows:
+                windows[part.file.prefix] = fast(part)
+        prefixes = [part.file.prefix for part in parts]
+        orders = [Continued(windows[prefix], drawn[prefix]) for prefix in prefixes]
+        if len(parts) == 1:
+            drawn[prefixes[0]] += length
+            yield orders[0]
+        else:
+            order = fast_blend(orders, parts, cache)
+            drawn.update(dict(zip(prefixes, order.drawn(length).tolist(), strict=True)))
+            yield order
 
 
 def normalised(weights: Sequence[float]) -> list[float]:

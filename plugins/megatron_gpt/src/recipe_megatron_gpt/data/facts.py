@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 from recipe_core import DataError, DataFacts
+from recipe_core.checkpoint.inference.tokenizer import read_tokenizer
 from recipe_megatron_gpt.data.header import Header, bin_path, read_header
-from recipe_megatron_gpt.data.lengths import samples_of
-from recipe_megatron_gpt.data.sources import parse, split_ranges
+from recipe_megatron_gpt.data.lengths import attended_pairs, samples_of
+from recipe_megatron_gpt.data.sources import PhaseFiles, distinct, phases_of, split_ranges
 from recipe_megatron_gpt.settings import GptIndexed
 from recipe_megatron_gpt.tokenizer.text import tokenizer_file
-from recipe_megatron_gpt.tokenizer.vocabulary import read_tokenizer
 
 
 def facts(config: GptIndexed) -> DataFacts:
     """Facts from the headers of all files, with the problems of every file; does not build the embedded corpus."""
     problems: list[str] = []
+    phases: list[PhaseFiles] = []
+    try:
+        phases = phases_of(config)
+    except DataError as error:
+        problems += str(error).splitlines()
+    first = {source.key for source in phases[0].sources} if phases else set()
     samples = valid_samples = 0
-    for source in parse(config.files):
+    shares: list[tuple[float, float]] = []
+    for key, source in distinct(phases).items():
         try:
             header = read_header(source.prefix)
             parts = split_ranges(header.sequences, config.split)
             train, valid = header.tokens(parts["train"], parts["valid"])
             samples += _train_samples(header, len(parts["train"]), train, config.sequence)
-            valid_samples += samples_of(valid, config.sequence)
+            valid_samples += samples_of(valid, config.sequence) if key in first else 0
+            if config.document_mask:
+                sizes = header.some_sizes(parts["train"])
+                share = attended_pairs(sizes, config.sequence, packed=config.rows == "packed")
+                shares.append((source.weight or float(train), share))
         except DataError as error:
             problems.append(str(error))
     vocabulary = None if config.files else config.vocabulary
     try:
-        path = tokenizer_file(config)
+        path = tokenizer_file(config) if phases else None
         if path is not None:
             vocabulary = max(read_tokenizer(path).get_vocab().values()) + 1
     except DataError as error:
@@ -34,8 +45,11 @@ def facts(config: GptIndexed) -> DataFacts:
     return DataFacts(
         sequence=config.sequence,
         vocabulary=vocabulary,
-        train_samples=samples or None,
-        valid_samples=valid_samples or None,
+        train_samples=None if config.rows == "packed" or not config.files else samples or None,  # packing needs sizes
+        valid_samples=None if config.rows == "packed" else valid_samples or None,
+        phases=tuple(phase.at for phase in config.phases),
+        document_mask=config.document_mask,
+        attended_pairs=sum(weight * share for weight, share in shares) / sum(w for w, _ in shares) if shares else 1.0,
         problems=tuple(problems),
     )
 

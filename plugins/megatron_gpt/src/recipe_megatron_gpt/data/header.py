@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import shlex
 import struct
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from errno import ELOOP, ENOENT, ENOTDIR
 from io import FileIO
@@ -23,6 +25,8 @@ LAYOUT = struct.Struct("<9sQBQQ")
 DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
 WIDTHS = {"int32": 4, "uint16": 2}
 """The token types that training reads, and their size in bytes."""
+_BLOCKS, _BLOCK = 32, 256
+"""Blocks of the sizes that are read for an estimate, and the sequences of each."""
 _OWN = {"own-1mb": 3e6, "own-10mb": 3e7, "own-100mb": float("inf")}
 """The variants for the user's own text, with the largest text in bytes for which each is recommended."""
 _AGAIN = "copy or prepare the files again"
@@ -51,6 +55,15 @@ class Header:
                 (self._start(part.stop, file) - self._start(part.start, file)) // self.width if part else 0
                 for part in parts
             ]
+
+    def some_sizes(self, part: range) -> Sequence[int]:
+        """Tokens of the sequences of ``part``; of a large part, of 8,192, in blocks spread over it."""
+        sizes = array("i")
+        with idx_path(self.prefix).open("rb", buffering=0) as file:
+            for first in part[:: max(_BLOCK, -(-len(part) // _BLOCKS))]:
+                file.seek(LAYOUT.size + 4 * first)
+                sizes.frombytes(file.read(4 * min(_BLOCK, part.stop - first)))
+        return sizes
 
     def _start(self, sequence: int, idx: FileIO) -> int:
         # the byte of the .bin file at which `sequence` starts; one past the last: the end of the file

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 import recipe_index
 from recipe_core import DataError, atomic_file
-from recipe_megatron_gpt.data.arrays import cached_array, forget_others
+from recipe_megatron_gpt.data.arrays import cached_array
 from recipe_megatron_gpt.data.header import DTYPES, LAYOUT, MAGIC, VERSION, Header, bin_path, idx_path, read_header
 from recipe_megatron_gpt.data.mapped import Access, mapped
 
@@ -120,12 +120,7 @@ def _shared_table(header: Header, cache: Path) -> NDArray[np.uint8]:
     made_from += [header.dtype, header.sequences, header.documents]
     place = blake2b(os.fsencode(idx.absolute()), digest_size=6).hexdigest()
     name = f"{header.prefix.name}-{place}-sequences"
-
-    def build() -> NDArray[np.uint8]:
-        forget_others(cache, name, made_from)
-        return _table(header)
-
-    return cached_array(cache, name, made_from, header.sequences, build)
+    return cached_array(cache, name, made_from, header.sequences, lambda: _table(header), replaces=True)
 
 
 def _table(header: Header) -> NDArray[np.uint8]:

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recipe_core import DataError
+from recipe_core.checkpoint.inference.tokenizer import read_vocabulary, size
 from recipe_core.data.prepare import Inspection, file_problems, read_manifest, without_hashes
 from recipe_megatron_gpt.data.corpus import TOKENIZER
 from recipe_megatron_gpt.data.header import bin_path, idx_path
 from recipe_megatron_gpt.data.indexed import IndexedFile
 from recipe_megatron_gpt.data.sources import prefix_of
-from recipe_megatron_gpt.tokenizer.vocabulary import read_vocabulary, size
 
 _EXAMPLE = 120
 """Tokens of the example text."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -65,6 +66,7 @@ class _Map:
             self._unmap(*self._place)
 
 
+@cache
 def _system() -> ctypes.CDLL:
     system = ctypes.CDLL(None, use_errno=True)
     system.mmap.restype = ctypes.c_void_p

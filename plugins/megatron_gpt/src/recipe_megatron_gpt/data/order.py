@@ -8,7 +8,7 @@ is as long as the run requires and shuffled across its epochs, as in megatron-co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
@@ -27,13 +27,19 @@ from recipe_megatron_gpt.data.lengths import WindowSize, epochs_for, samples_of
 from recipe_megatron_gpt.data.mapped import prefetch
 
 Indices = NDArray[np.int64]
+MASKED = ("tokens", "labels", "document_ids", "loss_mask")
+"""Rows of a sample with a document mask, in this order, see :mod:`recipe_core.ops.documents`."""
 
 
 class Order(Protocol):
     """An endless order of samples."""
 
     def gather(self, which: Indices) -> Indices:
-        """Token ids of the samples at positions ``which`` of the order: ``[count] -> [count, sequence + 1]``."""
+        """The samples at positions ``which`` of the order, ``[count]``.
+
+        Returns:
+            token ids ``[count, sequence + 1]``; with a document mask, :data:`MASKED`: ``[count, 4, sequence]``.
+        """
         ...
 
 
@@ -52,6 +58,10 @@ class BlendPart:
     cache: Path
     weight: float | None = None
     """Weight in a blend; None: proportional to the size."""
+    document_mask: bool = False
+    """Give each sample's documents: the sequences, which the order shuffles."""
+    packed: bool = False
+    """Fill rows with whole documents, see :mod:`recipe_megatron_gpt.data.packed`."""
 
     @cached_property
     def tokens(self) -> int:
@@ -75,6 +85,19 @@ class BlendPart:
                 "with documents=blank_line (a file without blank lines is one document), or give more data"
             )
         return epochs_for(samples, self.tokens, self.sequence)
+
+    def unknown_id(self, sequences: Iterable[int]) -> DataError | None:
+        """The error for the first token of ``sequences`` that is not in the vocabulary; it names the document."""
+        for number in sequences:
+            ids = self.file.sequence(number)
+            wrong = np.flatnonzero((ids < 0) | (ids >= self.limit))
+            if wrong.size:
+                return DataError(
+                    f"{bin_path(self.file.prefix)}: document {self.file.document_of(number)} (sequence {number}) has "
+                    f"the token id {ids[wrong[0]]} at position {wrong[0]}, expected ids from 0 to below {self.limit}, "
+                    "the vocabulary of the model; raise model.vocabulary, or use the tokenizer that the model is for"
+                )
+        return None
 
 
 @dataclass(frozen=True)
@@ -108,29 +131,31 @@ class Window:
             file.require_whole()
             raise self._explained(chosen, error) from error
         file.require_whole()  # after reading: it may be truncated at any time
-        return ids
+        return self._masked(ids, chosen) if self.part.document_mask else ids
+
+    def _masked(self, ids: Indices, chosen: Indices) -> Indices:
+        documents, places = np.empty_like(ids), np.arange(ids.shape[1])
+        for row, sample in zip(documents, chosen, strict=True):
+            (first, offset), (last, _) = self.cuts[sample], self.cuts[sample + 1]
+            sizes = self.part.file.sizes[self.order[first : last + 1]].astype(np.int64)
+            sizes[0] -= offset
+            row[:] = np.searchsorted(np.cumsum(sizes[sizes > 0]), places, side="right") + 1
+        same = documents[:, 1:] == documents[:, :-1]
+        return np.stack([ids[:, :-1], ids[:, 1:], documents[:, :-1], same], axis=1)
 
     def _explained(self, chosen: Indices, error: ValueError) -> DataError:
-        # names the document instead of the sample
-        file, limit = self.part.file, self.part.limit
-        path = bin_path(file.prefix)
-        for first, last in ((self.cuts[c, 0], self.cuts[c + 1, 0]) for c in chosen):
-            for number in map(int, self.order[first : last + 1]):
-                ids = file.sequence(number)
-                wrong = np.flatnonzero((ids < 0) | (ids >= limit))
-                if wrong.size:
-                    return DataError(
-                        f"{path}: document {file.document_of(number)} (sequence {number}) has the token id "
-                        f"{ids[wrong[0]]} at position {wrong[0]}, expected ids from 0 to below {limit}, the "
-                        "vocabulary of the model; raise model.vocabulary, or use the tokenizer that the model is for"
-                    )
-        return DataError(f"{path}: its index in {self.part.cache} does not fit it ({error}); remove that folder")
+        cuts = ((self.cuts[c, 0], self.cuts[c + 1, 0]) for c in chosen)
+        unknown = self.part.unknown_id(int(number) for first, last in cuts for number in self.order[first : last + 1])
+        path = bin_path(self.part.file.prefix)
+        return unknown or DataError(
+            f"{path}: its index in {self.part.cache} does not fit it ({error}); remove that folder"
+        )
 
 
 class Windows:
     """Consecutive windows of equal length."""
 
-    def __init__(self, samples: int, window: Callable[[int], Window]) -> None:
+    def __init__(self, samples: int, window: Callable[[int], Order]) -> None:
         self.samples = samples
         # Reading proceeds forwards: two windows are in use around a boundary, and older ones can be freed.
         self._window = lru_cache(maxsize=2)(window)
@@ -144,29 +169,50 @@ class Windows:
         return np.concatenate([self._window(int(n)).gather(places[numbers == n]) for n in np.unique(numbers)])
 
 
-def fast(part: BlendPart) -> Windows:
-    """The order ``fast``: epochs, each with another permutation; short parts repeat until they contain a sample.
-
-    Past windows of training are removed from the cache, except the first, which every start opens.
-    """
+def cut(part: BlendPart) -> Windows:
+    """The order ``fast`` of rows that are cut from the stream; short parts repeat until they contain a sample."""
     epochs = part.epochs(1)
     samples = part.samples(epochs)
-    kept_from = 1
 
     def keys(number: int) -> WindowKeys:
-        mixed = blake2b(f"{part.seed} {part.split} {number}".encode(), digest_size=4).digest()
-        return WindowKeys(part, epochs, samples, samples, int.from_bytes(mixed, "little"), megatron=False)
+        return WindowKeys(part, epochs, samples, samples, window_seed(part, number), megatron=False)
 
-    def window(number: int) -> Window:
+    return forgetful(
+        part,
+        samples,
+        lambda number: _window(keys(number)),
+        lambda number: [keys(number).key(name) for name in keys(number).made_from],
+    )
+
+
+def window_seed(part: BlendPart, number: int) -> int:
+    """The seed of a window of the order ``fast``, below 2**32."""
+    mixed = blake2b(f"{part.seed} {part.split} {number}".encode(), digest_size=4).digest()
+    return int.from_bytes(mixed, "little")
+
+
+def forgetful(
+    part: BlendPart,
+    samples: int,
+    window: Callable[[int], Order],
+    arrays: Callable[[int], Iterable[tuple[str, list[Any]]]],
+) -> Windows:
+    """Windows of ``samples`` each whose ``arrays``, arguments of :func:`cached_array`, leave the cache.
+
+    Those of past windows of training do, except of the first, which every start opens.
+    """
+    kept_from = 1
+
+    def build(number: int) -> Order:
         nonlocal kept_from
         # Evaluations start again at the first window, and so reuse all of theirs.
         while part.split == "train" and kept_from < number - 1:
-            for name in keys(kept_from).made_from:
-                forget(part.cache, *keys(kept_from).key(name))
+            for name, made_from in arrays(kept_from):
+                forget(part.cache, name, made_from)
             kept_from += 1
-        return _window(keys(number))
+        return window(number)
 
-    return Windows(samples, window)
+    return Windows(samples, build)
 
 
 def megatron(part: BlendPart, requested: int | None) -> Windows:

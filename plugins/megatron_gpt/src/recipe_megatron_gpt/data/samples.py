@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
 from recipe_core import Batch, Run
-from recipe_megatron_gpt.data import corpus
-from recipe_megatron_gpt.data.blend import blend
+from recipe_megatron_gpt.data.blend import Phased, blend
 from recipe_megatron_gpt.data.indexed import IndexedFile
-from recipe_megatron_gpt.data.order import BlendPart, Order
-from recipe_megatron_gpt.data.sources import TokenFiles, parse, split_ranges
+from recipe_megatron_gpt.data.order import MASKED, BlendPart, Order
+from recipe_megatron_gpt.data.sources import TokenFiles, distinct, phases_of, split_ranges
 from recipe_megatron_gpt.settings import GptIndexed
 
 
@@ -30,9 +31,12 @@ class GptSamples:
     def __init__(self, config: GptIndexed, run: Run) -> None:
         self._config = config
         self._run = run
-        self._sources = parse(config.files) or [TokenFiles(corpus.prepare(run.cache, config.vocabulary), None)]
+        self._phases = phases_of(config, run.cache)
         self._cache = run.cache / "gpt_indexed"
-        self._files = [IndexedFile.open(source.prefix, self._cache, access="random") for source in self._sources]
+        self._files = {
+            key: IndexedFile.open(source.prefix, self._cache, access="random")
+            for key, source in distinct(self._phases).items()
+        }
         self._orders: dict[str, Order] = {}
         # Raises problems of a split before the first step, not at the first evaluation.
         for split in ("train", "valid") if run.train.eval_every else ("train",):
@@ -42,12 +46,16 @@ class GptSamples:
         """Samples ``start`` to ``start + count - 1`` of ``split``.
 
         Returns:
-            ``tokens`` and ``labels``, int64 ``[count, sequence]``; labels are the next tokens.
+            ``tokens`` and ``labels``, int64 ``[count, sequence]``; labels are the next tokens. With a document mask,
+            also ``document_ids`` and ``loss_mask``, see :mod:`recipe_core.ops.documents`.
 
         Raises:
             DataError: a token id is not in the model's vocabulary.
         """
         ids = torch.from_numpy(self._order(split).gather(np.arange(start, start + count)))
+        if self._config.document_mask:
+            rows = dict(zip(MASKED, ids.unbind(1), strict=True))
+            return {name: (row != 0 if name == "loss_mask" else row.contiguous()) for name, row in rows.items()}
         return {"tokens": ids[:, :-1].contiguous(), "labels": ids[:, 1:].contiguous()}
 
     def _order(self, split: str) -> Order:
@@ -56,15 +64,27 @@ class GptSamples:
         return self._orders[split]
 
     def _build_order(self, split: str) -> Order:
+        train = split == "train"
+        # Validation stays with the first phase, so that its losses can be compared over the whole run.
+        phases = self._phases if train else self._phases[:1]
+        parts = [self._parts(split, phase.sources) for phase in phases]
+        if len(parts) > 1:
+            return Phased(parts, [phase.at for phase in phases], self._cache)
+        requested = self._run.train_samples if train else self._run.train.eval_samples
+        return blend(parts[0], self._config.order, requested, self._cache)
+
+    def _parts(self, split: str, sources: Sequence[TokenFiles]) -> list[BlendPart]:
         config, run = self._config, self._run
-        cache, seed = self._cache, run.train.seed
         limit = np.iinfo(np.int32).max if run.vocabulary is None else run.vocabulary
         parts = []
-        for source, file in zip(self._sources, self._files, strict=True):
+        for source in sources:
+            file = self._files[source.key]
             sequences = split_ranges(file.sizes.size, config.split)[split]
-            parts.append(BlendPart(file, split, sequences, config.sequence, seed, limit, cache, source.weight))
-        if split != "train":
-            # A small file of a blend may have no tokens for validation.
-            parts = [part for part in parts if part.tokens] or parts
-        requested = run.train_samples if split == "train" else run.train.eval_samples
-        return blend(parts, config.order, requested, cache)
+            parts.append(
+                BlendPart(
+                    file, split, sequences, config.sequence, run.train.seed, limit, self._cache, source.weight,
+                    config.document_mask, config.rows == "packed",
+                )
+            )  # fmt: skip
+        # A small file of a blend may have no tokens for validation.
+        return parts if split == "train" else [part for part in parts if part.tokens] or parts

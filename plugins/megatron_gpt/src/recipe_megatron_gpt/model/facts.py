@@ -17,7 +17,8 @@ def facts(config: Gpt, sequence: int) -> ModelFacts:
     masks, end_masks = (count * (config.dropout > 0) * sequence * h for count in (2, 1))
     return ModelFacts(
         parameters=_parameters(config),
-        flops_per_sample=_flops(config, sequence),
+        flops_per_sample=3.0 * (_linear_flops(config, sequence) + _attention_flops(config, sequence)),
+        attention_flops=3.0 * _attention_flops(config, sequence),
         activation_values=config.layers * inside + ends,
         recomputed_activation_values=config.layers * sequence * config.hidden + inside + ends,
         logits_values=sequence * config.vocabulary,
@@ -45,16 +46,19 @@ def _parameters(config: Gpt) -> int:
     return (config.vocabulary + config.positions + 2) * h + config.layers * (12 * h * h + 13 * h)
 
 
-def _flops(config: Gpt, sequence: int) -> float:
-    """Matrix products of forward, times three to include backward; causal attention counts as full attention.
+def _linear_flops(config: Gpt, sequence: int) -> float:
+    """Matrix products of forward with weights; times three to include backward.
 
     Narayanan and others, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM" (2021),
     appendix, without its term for recomputation.
     """
-    h, layers = config.hidden, config.layers
-    linear = 2 * sequence * (12 * h * h * layers + config.vocabulary * h)
-    attention = 4 * sequence * sequence * h * layers
-    return 3.0 * (linear + attention)
+    h = config.hidden
+    return 2.0 * sequence * (12 * h * h * config.layers + config.vocabulary * h)
+
+
+def _attention_flops(config: Gpt, sequence: int) -> float:
+    """The other products of forward, from the same source: causal attention counts as full attention."""
+    return 4.0 * sequence * sequence * config.hidden * config.layers
 
 
 def _block_activations(config: Gpt) -> int:

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recipe_core import Batch, Loss, causal_attention, dropout, linear_cross_entropy, linear_logits, normal_of
+from recipe_core import (
+    Batch,
+    BlockCache,
+    Documents,
+    KeyValueCache,
+    Loss,
+    causal_attention,
+    document_attention,
+    document_positions,
+    documents_of,
+    dropout,
+    grouped_query_attention,
+    linear_cross_entropy,
+    linear_logits,
+    masked_mean_loss,
+    normal_of,
+)
 from recipe_megatron_gpt.settings import Gpt
 
 
@@ -24,15 +39,7 @@ def build(config: Gpt) -> tuple[GptModel, Loss]:
     if device.type != "meta":
         module.to_empty(device=device)
         module.reset_parameters()
-    return module, loss
-
-
-def loss(output: Tensor, batch: Batch) -> Mapping[str, Tensor]:
-    """The mean of the losses ``[batch, sequence]``, over the tokens with ``loss_mask`` 1 if the batch has one."""
-    if "loss_mask" not in batch:
-        return {"loss": output.mean()}
-    mask = batch["loss_mask"].float()
-    return {"loss": (output * mask).sum() / mask.sum().clamp(min=1)}
+    return module, masked_mean_loss
 
 
 def example(config: Gpt) -> Batch:
@@ -56,21 +63,25 @@ class GptModel(nn.Module):
         """Losses if ``batch`` has labels, else logits.
 
         Args:
-            batch: ``tokens``, int64 ``[batch, sequence]``, and optional ``labels``, the next tokens.
+            batch: ``tokens``, int64 ``[batch, sequence]``, and optional ``labels``, the next tokens. With
+                ``document_ids``, each document is computed as if it were alone, see :mod:`recipe_core.ops.documents`.
             hidden: output of the previous pipeline stage, ``[batch, sequence, hidden]``; None in the first.
 
         Returns:
             fp32 losses ``[batch, sequence]`` or logits ``[batch, sequence, vocabulary]``; ``hidden`` of a pipeline
             stage that is not the last.
         """
+        ids = batch.get("document_ids")
+        documents = None if ids is None else documents_of(ids)
         if hidden is None:
             tokens = batch["tokens"]
-            positions = torch.arange(tokens.shape[1], device=tokens.device)
+            in_row = torch.arange(tokens.shape[1], device=tokens.device)
+            positions = in_row if ids is None else document_positions(ids)
             hidden = self.tokens(tokens) + self.positions(positions)
             hidden = dropout(hidden, self.config.dropout, self.training)
         for block in self.blocks:
             if block is not None:
-                hidden = block(hidden)
+                hidden = block(hidden, documents)
         if self.norm is None:
             return hidden
         hidden = self.norm(hidden)
@@ -78,6 +89,15 @@ class GptModel(nn.Module):
             labels, averaged = batch["labels"], "loss_mask" not in batch
             return linear_cross_entropy(hidden, self.tokens.weight, labels, averaged=averaged)
         return linear_logits(hidden, self.tokens.weight)
+
+    def next_logits(self, tokens: Tensor, cache: KeyValueCache) -> Tensor:
+        """Logits ``[vocabulary]`` after ``tokens``, ``[1, length]``, of which the first ones are in ``cache``."""
+        places = torch.arange(cache.length, tokens.shape[1], device=tokens.device)
+        hidden = self.tokens(tokens[:, cache.length :]) + self.positions(places)
+        for number, block in enumerate(self.blocks):
+            hidden = block(hidden, cache=cache.block(number))
+        cache.length = tokens.shape[1]
+        return F.linear(self.norm(hidden[0, -1]), self.tokens.weight)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -114,14 +134,15 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(config.hidden)
         self.mlp = Mlp(config)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """``hidden`` to ``hidden``."""
-        hidden = hidden + dropout(self.attention(self.attention_norm(hidden)), self.dropout, self.training)
+    def forward(self, hidden: Tensor, documents: Documents | None = None, cache: BlockCache | None = None) -> Tensor:
+        """``hidden`` to ``hidden``; for ``documents`` and ``cache`` see :class:`Attention`."""
+        attended = self.attention(self.attention_norm(hidden), documents, cache)
+        hidden = hidden + dropout(attended, self.dropout, self.training)
         return hidden + dropout(self.mlp(self.mlp_norm(hidden)), self.dropout, self.training)
 
 
 class Attention(nn.Module):
-    """Causal self-attention.
+    """Causal self-attention, within each of ``documents`` if there are any.
 
     The rows of ``qkv`` have the order ``[heads, 3, head_dim]`` as in Megatron-LM, so that a shard of them has whole
     heads; the number of heads follows from the size of its output.
@@ -134,11 +155,25 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.hidden, 3 * config.hidden)
         self.output = nn.Linear(config.hidden, config.hidden)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """``hidden`` to ``hidden``."""
+    def forward(self, hidden: Tensor, documents: Documents | None = None, cache: BlockCache | None = None) -> Tensor:
+        """``hidden`` to ``hidden``.
+
+        Args:
+            hidden: ``[batch, sequence, hidden]``.
+            documents: of the rows, each of which is attended to by itself; None: each row is one.
+            cache: in generation, keys and values of the tokens before.
+        """
         qkv = self.qkv(hidden).unflatten(-1, (-1, 3, self.head_dim))
-        context = causal_attention(qkv, self.dropout if self.training else 0.0).flatten(-2)
-        output: Tensor = self.output(context)
+        dropped = self.dropout if self.training else 0.0
+        if cache is not None:
+            query, key, value = (part.transpose(1, 2) for part in qkv.unbind(3))
+            context = grouped_query_attention(query, *cache.extend(key, value)).transpose(1, 2)
+        elif documents is not None:
+            query, key, value = qkv.unbind(3)
+            context = document_attention(query, key, value, documents, dropped)
+        else:
+            context = causal_attention(qkv, dropped)
+        output: Tensor = self.output(context.flatten(-2))
         return output
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from recipe_core import DataError, write_text
+from recipe_core.checkpoint.inference.tokenizer import end_of_document
 from recipe_core.data.prepare import (
     Output,
     PreparePart,
@@ -33,7 +34,6 @@ from recipe_megatron_gpt.prepare.worker import ChunkEncoder
 from recipe_megatron_gpt.settings import TRAIN, GptPrepare
 from recipe_megatron_gpt.tokenizer.encoders import EncodeMethod, choose
 from recipe_megatron_gpt.tokenizer.known import KnownTokenizer, known_tokenizer, read_known_tokenizer
-from recipe_megatron_gpt.tokenizer.vocabulary import end_of_document
 
 KIND = "gpt_indexed"
 FILES = (f"{NAME}.bin", f"{NAME}.idx", TOKENIZER)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 from recipe_core import DataError
+from recipe_core.checkpoint.inference.tokenizer import known_end, read_tokenizer
 from recipe_core.files import home
 from recipe_core.files.documents import DocumentError, read_text
 from recipe_megatron_gpt.data import corpus
 from recipe_megatron_gpt.settings import GptIndexed
 from recipe_megatron_gpt.tokenizer import text
-from recipe_megatron_gpt.tokenizer.vocabulary import known_end, read_tokenizer
 
 
 def files(config: GptIndexed) -> dict[str, str]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from recipe_core import DataError
+from recipe_core.checkpoint.inference.tokenizer import end_of_document, files_of, read_vocabulary, size
 from recipe_megatron_gpt.data.indexed import best_dtype
 from recipe_megatron_gpt.tokenizer.cache import key_of, recall, remember
 from recipe_megatron_gpt.tokenizer.encoders import content_of, load_tokenizer
-from recipe_megatron_gpt.tokenizer.vocabulary import end_of_document, files_of, read_vocabulary, size
 
 _NARROW = 1 << 16
 """Number of ids that uint16 represents."""

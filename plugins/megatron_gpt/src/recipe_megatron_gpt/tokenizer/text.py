@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recipe_core import DataError
+from recipe_core.checkpoint.inference.tokenizer import read_tokenizer
 from recipe_core.files import home
 from recipe_megatron_gpt.data import corpus
 from recipe_megatron_gpt.data.sources import parse
 from recipe_megatron_gpt.settings import GptIndexed
-from recipe_megatron_gpt.tokenizer.vocabulary import read_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -44,8 +45,11 @@ def load(config: GptIndexed, cache: Path | None = None) -> Tokenizer | None:
 
 
 def tokenizer_file(config: GptIndexed) -> Path | None:
-    """The tokenizer.json of ``config``: its setting, or next to its files; None if there is none."""
+    """The tokenizer.json of ``config``: its setting, or next to its files; None if there is none, or no such files."""
     if config.tokenizer is not None:
         return Path(config.tokenizer).expanduser()
-    paths = (source.prefix.with_name(corpus.TOKENIZER) for source in parse(config.files))
-    return next((path for path in paths if path.is_file()), None)
+    try:
+        folders = dict.fromkeys(source.prefix.parent for source in parse(config.files))
+    except DataError:  # reported when the files are opened
+        return None
+    return next((path for folder in folders if (path := folder / corpus.TOKENIZER).is_file()), None)

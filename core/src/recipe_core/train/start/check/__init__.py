@@ -27,6 +27,7 @@ from recipe_core.train.start.check.parts import (
     batch_problems,
     callback_problems,
     disk_problems,
+    document_problems,
     fact_problems,
     format_problems,
     golden_problems,
@@ -138,6 +139,7 @@ def problems(
         yield from start_problems(train, out)
     if "model" in parts and "data" in parts:
         yield from batch_problems(parts["model"], parts["data"], parts.get("loss"))
+        yield from document_problems(parts["model"], facts)
     if "model" in parts and "loss" in parts:
         yield from output_problems(parts["model"], parts["loss"])
     if "checkpoint" in parts and "model" in parts:

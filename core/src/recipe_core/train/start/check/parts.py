@@ -66,6 +66,19 @@ def batch_problems(model: Part[Model], data: Part[Dataset], loss: Part[LossSpec]
         )
 
 
+def document_problems(model: Part[Model], facts: Facts) -> Iterator[str]:
+    """Yield a problem if samples hold documents that the model does not keep apart."""
+    try:
+        data = facts.data
+    except RecipeError:  # fact_problems reports it
+        return
+    if data is not None and data.document_mask and not model.spec.document_mask:
+        yield (
+            f"data.document_mask: model {model.spec.name} does not keep the documents of a row apart (it declares no "
+            "document_mask); set data.document_mask=false, or choose a model that does"
+        )
+
+
 def output_problems(model: Part[Model], loss: Part[LossSpec]) -> Iterator[str]:
     """Yield a problem if the loss needs what the model's output does not have, as far as both declare it."""
     outputs = model.spec.outputs

@@ -1,0 +1,115 @@
+"""Rows that hold several documents, which a causal model keeps apart.
+
+A dataset whose rows hold several documents gives, beside ``tokens`` and ``labels`` ``[batch, sequence]``:
+
+``document_ids``, int64 ``[batch, sequence]``
+    The documents of each row, numbered from 1 in the order of the row; 0 is padding. Equal numbers are adjacent.
+``loss_mask``, bool ``[batch, sequence]``
+    True where the label is the next token of the same document. Elsewhere the label is a valid id without meaning.
+
+A model that declares :attr:`recipe_core.Model.document_mask` restarts positions and attention at each document where a
+batch has ``document_ids``, and averages only the losses that ``loss_mask`` keeps: its outputs at the tokens of a
+document are those of a row with this document alone. Such a dataset says so in
+:attr:`recipe_core.DataFacts.document_mask`, and other models are refused before the run. All ranks of a tensor-parallel
+group and all stages of a pipeline have the whole batch, so each computes :func:`documents_of` by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from recipe_core.ops.attention import causal_product
+from recipe_core.ops.group_attention import same_segment
+
+
+class Documents(NamedTuple):
+    """The documents of a batch, computed once for all layers of one window."""
+
+    ids: Tensor
+    """``document_ids`` of the batch."""
+    lengths: tuple[int, ...] | None
+    """On CPUs, the tokens of each document, row by row; the padding of a row counts as one. None elsewhere."""
+    mask: Tensor | None
+    """Off the CPU, True where a token attends to another, ``[batch, 1, sequence, sequence]``."""
+    window: int | None = None
+    """Last tokens of its document that a token attends to, itself included; None: all."""
+
+
+def documents_of(ids: Tensor, window: int | None = None) -> Documents:
+    """Return the documents of ``document_ids``, int64 ``[batch, sequence]``, for layers whose attention has ``window``.
+
+    This does not synchronise with a device. On a CPU it reads the values, so that attention skips pairs of tokens of
+    different documents.
+    """
+    if ids.is_cpu and not torch.compiler.is_compiling():
+        lengths = tuple(len(list(run)) for row in ids.tolist() for _, run in groupby(row))
+        return Documents(ids, lengths, None, window)
+    return Documents(ids, None, _mask(ids, window), window)
+
+
+def document_positions(ids: Tensor) -> Tensor:
+    """Return the position of each token in its document, from 0: int64 ``[batch, sequence]``."""
+    places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    same = ids[:, 1:] == ids[:, :-1]
+    starts = torch.where(F.pad(same, (1, 0)), 0, places)
+    return places - starts.cummax(1).values
+
+
+def document_attention(q: Tensor, k: Tensor, v: Tensor, documents: Documents, dropout: float) -> Tensor:
+    """Causal attention of every token within its document, with dropout on the attention probabilities.
+
+    On a CPU each document is computed by itself, by the kernel of :func:`recipe_core.causal_attention` or
+    :func:`recipe_core.grouped_query_attention`; elsewhere, one fused kernel takes a mask. Padding attends to padding,
+    so that all results are finite.
+
+    Args:
+        q: ``[batch, sequence, heads, head_dim]``.
+        k, v: ``[batch, sequence, kv_heads, head_dim]``; ``kv_heads`` divides ``heads``, which share keys in groups.
+        documents: from :func:`documents_of`, with the window.
+        dropout: dropout probability; 0 outside training.
+
+    Returns:
+        ``[batch, sequence, heads, head_dim]``; without meaning at padding.
+    """
+    if documents.lengths is None or torch.compiler.is_compiling():
+        mask = _mask(documents.ids, documents.window) if documents.mask is None else documents.mask
+        if k.shape[2] != q.shape[2]:  # fused kernels that take a mask take no groups of heads
+            k, v = (part.repeat_interleave(q.shape[2] // k.shape[2], 2) for part in (k, v))
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2)
+    # Neighbours of one length share a call, as whole rows do. The backward of `split` is one concatenation.
+    shapes = [(len(list(same)), length) for length, same in groupby(documents.lengths)]
+    sizes = [count * length for count, length in shapes]
+    queries, keys, values = (part.flatten(0, 1).split(sizes) for part in (q, k, v))
+    outputs = []
+    for shape, *piece in zip(shapes, queries, keys, values, strict=True):
+        of_q, of_k, of_v = (part.unflatten(0, shape) for part in piece)
+        outputs.append(causal_product(of_q, of_k, of_v, dropout, documents.window).flatten(0, 1))
+    return torch.cat(outputs).view(q.shape)
+
+
+def masked_mean_loss(losses: Tensor, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The mean of the losses ``[batch, sequence]``; with ``loss_mask``, the mean of each row's mean where it is True.
+
+    The mean of the rows does not depend on their division into micro batches and ranks. With ``document_ids``, also
+    ``real_tokens``, a count, and ``padding``, the share of all other tokens.
+    """
+    if "loss_mask" not in batch:
+        return {"loss": losses.mean()}
+    mask = batch["loss_mask"].float()
+    values = {"loss": ((losses * mask).sum(1) / mask.sum(1).clamp(min=1)).mean()}
+    if "document_ids" in batch:
+        real = (batch["document_ids"] != 0).float()
+        values |= {"real_tokens": real.sum(), "padding": 1 - real.mean()}
+    return values
+
+
+def _mask(ids: Tensor, window: int | None) -> Tensor:
+    earlier = same_segment(ids).tril()
+    return earlier if window is None else earlier.triu(1 - window)

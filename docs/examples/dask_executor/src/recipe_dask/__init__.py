@@ -1,0 +1,1 @@
+"""Parts of a preparation on workers of Dask: the executor ``dask``."""
