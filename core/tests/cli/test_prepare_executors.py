@@ -107,6 +107,17 @@ def test_a_part_that_is_killed_starts_again_and_a_mistake_does_not(say: Say) -> 
     assert contents("made") == contents("whole")
 
 
+def test_a_part_that_is_killed_after_its_last_file_is_complete(say: Say, tmp_path: Path) -> None:
+    for number in (1, 3):
+        order(number, "late")
+    code, _, err = say(*LINE, "output=made", "--on", "local:2", "--parts", "3")
+    assert code == 0, err
+    assert "starts again" not in err
+    assert main([*LINE, "output=whole"]) == 0
+    assert contents("made") == contents("whole")
+    assert sorted(path.name for path in tmp_path.glob("*made*")) == ["made"]
+
+
 def test_parts_that_fail_alike_are_one_entry(say: Say) -> None:
     """The first three and none without: the setting is wrong, and the others are not made."""
     for number in range(1, 9):

@@ -12,12 +12,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import dividing_data  # type: ignore[import-not-found]
 
 from recipe_core import ConfigError, Dataset, ExecutorRun, ExecutorSpec, LaunchError, PartTask, Submit, hookimpl
-from recipe_core.data.prepare import PreparePart, run_part
+from recipe_core.data.prepare import PreparePart, output, run_part
 from recipe_core.data.prepare.executors.task import start_part
 
 EXECUTORS = ("killing", "cancelling", "losing", "away", "mistaken", "numberless", "futureless")
@@ -39,7 +40,10 @@ def register_executors() -> Iterable[ExecutorSpec]:
 
 
 def prepare_part(settings: Any, part: PreparePart) -> Any:
-    """Obey the files ``orders/K.*``: ``wait`` for ever, ``wrong``, ``vanish``, or die by a signal ``N``, once."""
+    """Obey the files ``orders/K.*``: ``wait`` for ever, ``wrong``, ``vanish``, or die by a signal ``N``, once.
+
+    ``late`` dies when all files of the part are there, and its lock and its journal too.
+    """
     for order in sorted(Path("orders").glob(f"{part.number}.*")):
         what = order.suffix[1:]
         if what == "wait":
@@ -49,6 +53,8 @@ def prepare_part(settings: Any, part: PreparePart) -> Any:
             raise ConfigError("lines.jsonl: is wrong")
         elif what == "vanish":
             os._exit(0)
+        elif what == "late":
+            output.clear_up = lambda folder: os.kill(os.getpid(), SIGKILL)
         elif what.isdecimal():
             order.unlink()
             os.kill(os.getpid(), int(what))

@@ -237,10 +237,16 @@ class Output:
             if self._old.exists():
                 left = _some(foreign(self._old))
                 print(f"{self._old}: kept, for it holds what `recipe prepare` did not write ({left})", file=sys.stderr)
-        (self.final / LOCK).unlink(missing_ok=True)
-        # Last, so that the next run can recover from any earlier interruption.
-        (self.final / JOURNAL).unlink()
+        clear_up(self.final)
         sync(self.final.parent)
+
+
+def clear_up(folder: Path) -> None:
+    """Delete the lock and the journal in a complete data set, whose preparation may have ended before it did so."""
+    if _entries(folder):
+        (folder / LOCK).unlink(missing_ok=True)
+        # Last, so that the next run can recover from any earlier interruption.
+        (folder / JOURNAL).unlink()
 
 
 def _entries(folder: Path) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe_core.data.prepare.manifest import LOCK, NAME, remove_set
+from recipe_core.data.prepare.output import clear_up
 from recipe_core.data.prepare.part import PreparePart
 from recipe_core.data.prepare.parts import read_part
 from recipe_core.errors import ConfigError
@@ -143,6 +144,7 @@ class PartsFolder:
         """Delete the parts and their logs; return the names of what others have written, which stays."""
         for part in self.parts:
             if (self.part(part) / NAME).is_file():
+                clear_up(self.part(part))
                 remove_set(self.part(part))
             for file in (self.log(part), self.progress(part)):
                 file.unlink(missing_ok=True)

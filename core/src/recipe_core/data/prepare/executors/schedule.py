@@ -138,7 +138,7 @@ class _Schedule:
     def _is_lost(self, part: PreparePart, future: Future[int]) -> bool:
         """Note the end of a part; True if it has to be started again."""
         problem, again = self._problem(part, future)
-        if not problem:
+        if not problem or self._folder.is_complete(part):  # it may have been killed after its last file
             self._done.append(part)
             for line in self._folder.warnings(part):
                 self._progress.note(f"part {part}: {line}")
