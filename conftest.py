@@ -1,9 +1,10 @@
-"""For every run of the tests: a cache of its own, and for nox a record of what failed."""
+"""For every run of the tests: a cache of its own, the folder with real data, and for nox a record of what failed."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ["RECIPE_DATA"] = os.environ.get("RECIPE_DATA") or str(Path(__file__).parents[1] / "shared" / "data")
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # by a shell that started this in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the programs under test hear it
     if hasattr(config, "workerinput"):  # of xdist: it inherits the cache, and the first process hears of its tests
         return
     folder = tempfile.TemporaryDirectory(prefix="recipe-cache-", ignore_cleanup_errors=True)

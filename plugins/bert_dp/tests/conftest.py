@@ -40,7 +40,7 @@ PIECES += [
 @pytest.fixture
 def data() -> Path:
     """The folder with real data, which is not part of the project."""
-    folder = Path(os.environ.get("RECIPE_DATA") or Path(__file__).parents[4] / "shared" / "data")
+    folder = Path(os.environ["RECIPE_DATA"])
     if not (folder / "wiki-sample.jsonl.gz").is_file():
         pytest.skip(f"no real data in {folder}; RECIPE_DATA names another folder")
     return folder

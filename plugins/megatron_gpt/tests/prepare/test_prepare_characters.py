@@ -18,7 +18,7 @@ from recipe_megatron_gpt.tokenizer import characters
 from recipe_megatron_gpt.tokenizer.characters import Ids, differing_characters
 from recipe_megatron_gpt.tokenizer.encoders import _PATTERNS, encoder, load_gigatoken
 
-DATA = Path(os.environ.get("RECIPE_DATA", Path(__file__).parents[4] / "shared" / "data"))
+DATA = Path(os.environ["RECIPE_DATA"])
 NEW = "\u088f\u0c5c\u0cdc\ua7ce\ua7f1\U00010940\U00011db6\U00016ea0\U00018d80\U0002b73a\U000323b0\U00032a36\U00033479"
 """Assigned by Unicode 15 to 17: letters for libraries with these versions."""
 BESIDE = (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-DATA = Path(os.environ.get("RECIPE_DATA", Path(__file__).parents[4] / "shared" / "data"))
+DATA = Path(os.environ["RECIPE_DATA"])
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ import pytest
 from recipe_megatron_gpt.data.corpus import train_tokenizer
 
 pytestmark = pytest.mark.peer
-DATA = Path(os.environ.get("RECIPE_DATA", Path(__file__).parents[4] / "shared" / "data"))
+DATA = Path(os.environ["RECIPE_DATA"])
 LOCALES = Path("/usr/share/locale")
 SCRIPTS = {
     "latin": ("LATIN", ("de", "fr", "tr", "vi")),
