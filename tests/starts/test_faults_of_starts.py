@@ -147,7 +147,7 @@ SAID: dict[str, str] = {
     "killed": SILENT,
     "segfault": SILENT,
     "abort": SILENT,
-    "exception": r"failed \(exit code 70\): bug: rank 1 on \S+: no such sample",
+    "exception": r"failed \(exit code 70\): bug: rank 1 on \S+: no such step",
     "hang": r"failed \(exit code 69\): hung: rank 1 on \S+: rank 1 of 2 .* has been in 'loader' of step \d+ for \d+ s",
     "mistake": r"recipe status: run/out: expected a run folder",  # the run refused to create one
     "node down": SILENT,

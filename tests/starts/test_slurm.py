@@ -132,7 +132,7 @@ FAULTS = [
     JobFault("segfault", SILENT, restarts=1),
     JobFault("abort", SILENT, restarts=1),
     JobFault(
-        "exception", r"bug: rank 1 on n[12]: no such sample", code=70
+        "exception", r"bug: rank 1 on n[12]: no such step", code=70
     ),  # srun ends with 75, the code of the other rank
     JobFault("hang", r"hung: rank 1 on n[12]: .* has been in 'loader' of step \d+ for \d+ s", restarts=1, within=60.0),
     JobFault(
