@@ -83,8 +83,24 @@ def test_a_folder_with_several_pairs(plain: Path, capsys: pytest.CaptureFixture[
         plain.with_name(f"other{ending}").write_bytes(plain.with_suffix(ending).read_bytes())
     with pytest.raises(ValueError, match=r"holds 2 pairs of token files \(other, plain\); name them one by one"):
         prefix_of(plain.parent)
+    inspection = TokenData().inspect(plain.parent, None)
+    assert dict(inspection.facts) == {
+        "pairs of files": "2",
+        "documents": "6",
+        "sequences": "8",
+        "tokens": "16",
+        "token type": "int32, 0.0 MB",
+        "tokens per document": "1 to 4, median 3",
+    }
+    assert inspection.lengths == (("1", 2), ("2-3", 2), ("4-7", 2))
+    assert main(["verify", str(plain.parent)]) == 0
+    plain.with_name("third.idx").write_bytes(b"no index")
+    edit(plain.with_name("other.bin"), 0, struct.pack("<i", -5))
+    capsys.readouterr()
     assert main(["verify", str(plain.parent)]) == 1
-    assert "holds 2 pairs of token files" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "other.bin: token 0 (in document 0) is -5" in said
+    assert "third" in said
 
 
 def test_nothing_that_anybody_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

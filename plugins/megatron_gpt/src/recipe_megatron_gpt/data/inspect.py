@@ -15,7 +15,7 @@ from recipe_core.data.prepare import Inspection, file_problems, read_manifest, w
 from recipe_megatron_gpt.data.corpus import TOKENIZER
 from recipe_megatron_gpt.data.header import bin_path, idx_path
 from recipe_megatron_gpt.data.indexed import IndexedFile
-from recipe_megatron_gpt.data.sources import prefix_of
+from recipe_megatron_gpt.data.sources import prefixes_of
 
 _EXAMPLE = 120
 """Tokens of the example text."""
@@ -27,66 +27,64 @@ class TokenData:
     """Megatron's token files, see :class:`recipe_core.data.prepare.DataFiles`."""
 
     def detect(self, path: Path) -> bool:
-        """True if ``path`` is a token file, the prefix of a pair, or a folder with a pair."""
-        try:
-            prefix = prefix_of(path)
-        except ValueError:
-            return True  # a folder with several pairs, reported later
+        """True if ``path`` is a token file, the prefix of a pair, or a folder with pairs."""
+        prefix = prefixes_of(path)[0]
         return idx_path(prefix).is_file() or (bin_path(prefix).is_file() and path.suffix != "")
 
     def inspect(self, path: Path, tokenizer: Path | None) -> Inspection:
-        """Sizes from the .idx file, and the start of the first document as text.
+        """Sizes from the .idx files, those of a folder together, and the start of the first document as text.
 
         Raises:
             DataError: the files are damaged, or there is no such tokenizer.
         """
-        file = IndexedFile.open(_prefix(path), access="sequential")
-        per_document = np.diff(_token_ends(file))
+        files = [IndexedFile.open(prefix, access="sequential") for prefix in prefixes_of(path)]
+        per_document = np.concatenate([np.diff(_token_ends(file)) for file in files])
+        types = ", ".join(sorted({file.tokens.dtype.name for file in files}))
         facts = [
+            *([("pairs of files", f"{len(files):,}")] if len(files) > 1 else []),
             ("documents", f"{per_document.size:,}"),
-            ("sequences", f"{file.sizes.size:,}"),
-            ("tokens", f"{file.sizes.sum(dtype=np.int64):,}"),
-            ("token type", f"{file.tokens.dtype.name}, {file.tokens.nbytes / 1e6:,.1f} MB"),
+            ("sequences", f"{sum(file.sizes.size for file in files):,}"),
+            ("tokens", f"{per_document.sum():,}"),
+            ("token type", f"{types}, {sum(file.tokens.nbytes for file in files) / 1e6:,.1f} MB"),
         ]
         if per_document.size:
             low, middle, high = per_document.min(), np.median(per_document), per_document.max()
             facts.append(("tokens per document", f"{low:,} to {high:,}, median {middle:,.0f}"))
-        manifest = read_manifest(file.prefix.parent)
+        manifest = read_manifest(files[0].prefix.parent)
         if "settings" in manifest:
             facts.append(("made from", ", ".join(item["path"] for item in manifest["inputs"])))
         return Inspection(
             kind="Megatron token files",
             facts=tuple(facts),
             lengths=_histogram(per_document),
-            example=_example(file, tokenizer),
+            example=_example(files[0], tokenizer),
         )
 
     def verify(self, path: Path) -> list[str]:
         """All problems of the files; reads them completely."""
+        prefixes, files, problems = prefixes_of(path), [], []
+        for prefix in prefixes:
+            try:
+                files.append(IndexedFile.open(prefix, access="sequential"))
+                problems += _length_problems(files[-1])
+            except DataError as error:
+                problems.append(str(error))
         try:
-            file = IndexedFile.open(_prefix(path), access="sequential")
-        except DataError as error:
-            return [str(error)]
-        problems = list(_length_problems(file))
-        try:
-            manifest = read_manifest(file.prefix.parent)
-            limit = _vocabulary(file.prefix)
+            manifest = read_manifest(prefixes[0].parent)
+            limit = _vocabulary(prefixes[0])
         except DataError as error:
             return [*problems, str(error)]
-        problems += file_problems(file.prefix.parent, manifest)
-        problems += _id_problems(file, limit)
-        return [*problems, *_count_problems(file, manifest)]
+        if len(files) == len(prefixes):  # what cannot be opened differs from its hash, too
+            problems += file_problems(prefixes[0].parent, manifest)
+        for file in files:
+            problems += _id_problems(file, limit)
+            if bin_path(file.prefix).name in manifest.get("files", {}):
+                problems += _count_problems(file, manifest)
+        return problems
 
     def unchecked(self, path: Path) -> str:
         """A message if there are no hashes; else empty."""
-        return without_hashes(_prefix(path).parent)
-
-
-def _prefix(path: Path) -> Path:
-    try:
-        return prefix_of(path)
-    except ValueError as error:
-        raise DataError(str(error).removeprefix("files: ")) from error
+        return without_hashes(prefixes_of(path)[0].parent)
 
 
 def _token_ends(file: IndexedFile) -> NDArray[np.int64]:

@@ -177,15 +177,21 @@ def distinct(phases: Sequence[PhaseFiles]) -> dict[str, TokenFiles]:
     return files
 
 
-def prefix_of(path: Path) -> Path:
-    """The prefix of the pair of token files at ``path``: a prefix, one of the two files, or a folder with one pair.
+def prefixes_of(path: Path) -> list[Path]:
+    """The prefixes of the token files at ``path``: a prefix, one of the two files, or a folder with pairs.
 
     For a folder with half a pair it is that half's prefix, so that opening it reports the missing file.
+    """
+    return _prefixes_in(path) or [path] if path.is_dir() else [_without_ending(path)]
+
+
+def prefix_of(path: Path) -> Path:
+    """As :func:`prefixes_of`, of one pair.
 
     Raises:
         ValueError: the folder has several pairs.
     """
-    prefixes = _prefixes_in(path) or [path] if path.is_dir() else [_without_ending(path)]
+    prefixes = prefixes_of(path)
     if len(prefixes) > 1:
         names = ", ".join(prefix.name for prefix in prefixes[:5])
         raise ValueError(f"files: {path} holds {len(prefixes)} pairs of token files ({names}); name them one by one")
