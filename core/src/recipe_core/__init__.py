@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         document_attention,
         document_positions,
         documents_of,
+        loss_weights,
         masked_mean_loss,
     )
     from recipe_core.ops.dropout import dropout
@@ -162,7 +163,14 @@ _LAZY = {
     "layouts.samples.wrapping": ("WrapperRun",),
     "ops.attention": ("causal_attention", "grouped_query_attention"),
     "ops.cross_entropy": ("linear_cross_entropy", "losses_and_hits"),
-    "ops.documents": ("Documents", "document_attention", "document_positions", "documents_of", "masked_mean_loss"),
+    "ops.documents": (
+        "Documents",
+        "document_attention",
+        "document_positions",
+        "documents_of",
+        "loss_weights",
+        "masked_mean_loss",
+    ),
     "ops.dropout": ("dropout",),
     "ops.group_attention": ("Groups", "PackedSegments", "group_attention", "groups_of"),
     "ops.initial": ("normal_of", "uniform_of"),
@@ -286,6 +294,7 @@ __all__ = [
     "linear_cross_entropy",
     "linear_logits",
     "load_or_build",
+    "loss_weights",
     "losses_and_hits",
     "masked_mean_loss",
     "materialise",

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from recipe_core.ops import chunks
 from recipe_core.ops.cross_entropy import aligned, linear_cross_entropy, losses_and_hits
+from recipe_core.ops.documents import loss_weights, masked_mean_loss
 from recipe_core.ops.fusing import fuse
 
 TOKENS, WIDTH, VOCABULARY = 400, 24, 333
@@ -112,6 +113,35 @@ def test_the_mean_of_fp32_losses_computes_no_logits_twice() -> None:
             linear_cross_entropy(hidden, weight, labels, averaged=averaged).mean().backward()
         products[averaged] = counter.get_total_flops()
     assert products[False] - products[True] == 2 * TOKENS * WIDTH * VOCABULARY
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.3, 1.0])
+def test_the_masked_mean_computes_no_logits_twice(kept: float) -> None:
+    mask = torch.rand(20, 20, generator=torch.Generator().manual_seed(5)) < kept
+    mask[3] = False  # a row of padding
+    batch = {"loss_mask": mask}
+    grads, products = {}, 0
+    for ours in (False, True):
+        of = hidden, weight, _ = inputs()
+        with FlopCounterMode(display=False) as counter:
+            losses = linear_cross_entropy(*of, averaged=True, weights=loss_weights(batch)) if ours else reference(*of)
+            (masked_mean_loss(losses, batch)["loss"] * 300).backward()
+        grads[ours], products = (hidden.grad, weight.grad), counter.get_total_flops()
+    torch.testing.assert_close(grads[True], grads[False])
+    # The logits, and the gradient of `hidden`; a product that is added in place is not counted. Where all weights are
+    # zero, nothing says by what the losses were multiplied, and both are computed again.
+    assert products == (4 if kept == 0.0 else 2) * 2 * TOKENS * WIDTH * VOCABULARY
+
+
+def test_gradients_that_do_not_follow_the_weights() -> None:
+    grads = {}
+    for ours in (False, True):
+        of = _, weight, _ = inputs()
+        weights = torch.full((20, 20), 1 / 400)
+        losses = linear_cross_entropy(*of, averaged=True, weights=weights) if ours else reference(*of)
+        (losses * torch.linspace(0, 1, 20)).sum().backward()
+        grads[ours] = weight.grad
+    torch.testing.assert_close(grads[True], grads[False])
 
 
 @pytest.mark.parametrize("averaged", [False, True])

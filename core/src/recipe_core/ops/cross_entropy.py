@@ -23,8 +23,9 @@ _NO_LABEL = -(2**31)  # devices that hold integers in 32 bits would take a small
 
 
 def linear_cross_entropy(
-    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None, *, averaged: bool = False
-) -> Tensor:
+    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None, *, averaged: bool = False,
+    weights: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Cross entropy between ``softmax(hidden @ weight.T + bias)`` and ``labels``, one loss per token, in fp32.
 
     Logits become fp32 in chunks of at most an eighth of the tokens. 16-bit logits are overwritten by their gradient,
@@ -43,14 +44,15 @@ def linear_cross_entropy(
             :mod:`recipe_core.layouts.tensor_parallel.heads`.
         labels: int64 ``[...]``, each below ``vocabulary``.
         bias: ``[vocabulary]``.
-        averaged: the caller takes the plain mean of the losses, or their sum. All tokens' losses then have the same
-            gradient, so that the weight's gradient is summed in forward, which saves a fourth of the products. Other
-            gradients stay correct, but are slower.
+        averaged: the caller takes the plain mean of the losses, or their sum; with ``weights``, their sum weighted by
+            these. The gradients of the losses are then known but for one factor, so that the weight's gradient is
+            summed in forward, which saves a fourth of the products. Other gradients stay correct, but are slower.
+        weights: fp32 ``[...]``, from :func:`recipe_core.loss_weights`; None: all are the same.
 
     Returns:
         fp32 ``[...]``.
     """
-    return _losses_and_hits(hidden, weight, labels, bias, with_hits=False, averaged=averaged)[0]
+    return _losses_and_hits(hidden, weight, labels, bias, False, averaged, weights)[0]
 
 
 def losses_and_hits(
@@ -60,12 +62,13 @@ def losses_and_hits(
 
     For few tokens: logits of any width are computed once and kept for backward.
     """
-    return _losses_and_hits(hidden, weight, labels, bias, with_hits=True, averaged=False)
+    return _losses_and_hits(hidden, weight, labels, bias, True, False, None)
 
 
 def _losses_and_hits(
-    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, with_hits: bool, averaged: bool
-) -> tuple[Tensor, Tensor]:
+    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, with_hits: bool, averaged: bool,
+    weights: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     if (head := head_of(weight)) is not None:
         return head.losses_and_hits(hidden, weight, labels, bias, with_hits=with_hits)
     rows = None
@@ -81,12 +84,15 @@ def _losses_and_hits(
     if rows is None and is_small(hidden, weight):
         return _unchunked(hidden, weight, labels, bias, with_hits)
     keep = torch.is_grad_enabled() and (with_hits or hidden.dtype.itemsize == 2)
-    # On a CPU only: backward checks that all gradients are equal, which on a device would synchronise.
+    # On a CPU only: backward checks the gradients of the losses, which on a device would synchronise.
     eager = hidden.is_cpu and not torch.compiler.is_compiling()
     grads_in_forward = eager and torch.is_grad_enabled() and averaged and not keep and bias is None
     tensors = hidden.flatten(0, -2), weight, bias, labels.flatten()
     if rows is None:
-        losses, hits = _LinearCrossEntropy.apply(*tensors, keep, with_hits, grads_in_forward)  # type: ignore[no-untyped-call]
+        of_losses = torch.ones_like(labels, dtype=torch.float32) if weights is None else weights
+        losses, hits = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+            *tensors, keep, with_hits, of_losses.flatten() if grads_in_forward else None
+        )
     else:
         losses, hits = ParallelCrossEntropy.apply(*tensors, keep, with_hits, rows)  # type: ignore[no-untyped-call]
     # A copy: FSDP warns about a model that returns a view, which its caller might change in place.
@@ -115,15 +121,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
         labels: Tensor,
         keep: bool,
         with_hits: bool,
-        grads_in_forward: bool,
+        weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         kept, replace = F.linear(hidden, weight, bias) if keep else None, fused(replaced_logits)
-        grads = (torch.empty_like(hidden), torch.zeros_like(weight)) if grads_in_forward else None
+        grads = None if weights is None else (torch.empty_like(hidden), torch.zeros_like(weight))
         if kept is not None and replace is not None:
             losses, hits = replace(kept, labels, with_hits)
         else:
-            losses, hits = _in_chunks(hidden, weight, bias, labels, kept, with_hits, grads)
-        ctx.grads = grads  # as if every loss had a gradient of 1
+            losses, hits = _in_chunks(hidden, weight, bias, labels, kept, with_hits, weights, grads)
+        # That of `hidden` as if every loss had a gradient of 1, that of `weight` as if it were what the loss weighs.
+        ctx.grads, ctx.weights = grads, weights
         ctx.save_for_backward(hidden, weight, bias, labels, kept)
         ctx.mark_non_differentiable(hits)
         return losses, hits
@@ -138,8 +145,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if kept is not None:
             grad_bias = kept.T @ scale[:, 0] if ctx.needs_input_grad[2] else None
             return kept @ weight * scale, kept.T @ scaled, grad_bias, *[None] * 4
-        if ctx.grads is not None and bool((scale == scale[0]).all()):
-            return ctx.grads[0] * scale, ctx.grads[1] * scale[0], *[None] * 5
+        if ctx.grads is not None and (factor := _factor(grad, ctx.weights)) is not None:
+            return ctx.grads[0] * scale, ctx.grads[1] * factor, *[None] * 5
         grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)
         grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
         for rows in chunks(hidden, weight):
@@ -179,11 +186,12 @@ def replaced_logits(logits: Tensor, labels: Tensor, with_hits: bool) -> tuple[Te
 
 def _in_chunks(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, kept: Tensor | None, with_hits: bool,
-    grads: tuple[Tensor, Tensor] | None,
+    weights: Tensor | None, grads: tuple[Tensor, Tensor] | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Losses and hits; the logits' gradient replaces ``kept``, or those of ``hidden`` and ``weight`` fill ``grads``."""
     losses = torch.empty(labels.shape, dtype=torch.float32, device=hidden.device)
     hits = torch.empty(labels.shape if with_hits else 0, dtype=torch.bool, device=hidden.device)
+    scaled = hidden if weights is None else hidden * weights[:, None]
     for rows in chunks(hidden, weight):
         logits = F.linear(hidden[rows], weight, bias) if kept is None else kept[rows]
         if with_hits:
@@ -194,16 +202,23 @@ def _in_chunks(
             kept[rows] = _logits_gradient(log_probabilities, labels[rows])
         elif grads is not None:
             chunk = _logits_gradient(log_probabilities, labels[rows]).to(hidden.dtype)
-            _add_gradients(*grads, rows, chunk, hidden, weight)
+            _add_gradients(*grads, rows, chunk, scaled, weight)
     return losses, hits
 
 
+def _factor(grad: Tensor, weights: Tensor) -> Tensor | None:
+    """The one number by which ``weights`` are multiplied in ``grad``; None if, beyond rounding, there is none."""
+    largest = weights.abs().argmax()
+    factor = grad[largest] / weights[largest]
+    return factor if torch.allclose(grad, weights * factor, rtol=1e-6, atol=0) else None
+
+
 def _add_gradients(
-    grad_hidden: Tensor, grad_weight: Tensor, rows: slice, chunk: Tensor, hidden: Tensor, weight: Tensor
+    grad_hidden: Tensor, grad_weight: Tensor, rows: slice, chunk: Tensor, scaled: Tensor, weight: Tensor
 ) -> None:
-    # chunk: the gradient of the logits, [rows, vocabulary]
+    # chunk: the gradient of the logits, [rows, vocabulary]; scaled: `hidden`, each token times what its loss weighs
     grad_hidden[rows] = chunk @ weight
-    grad_weight.addmm_(chunk.T, hidden[rows])
+    grad_weight.addmm_(chunk.T, scaled[rows])
 
 
 def _logits_gradient(log_probabilities: Tensor, labels: Tensor) -> Tensor:

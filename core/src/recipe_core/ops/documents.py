@@ -94,16 +94,27 @@ def document_attention(q: Tensor, k: Tensor, v: Tensor, documents: Documents, dr
     return torch.cat(outputs).view(q.shape)
 
 
+def loss_weights(batch: Mapping[str, Tensor]) -> Tensor | None:
+    """What each loss weighs in :func:`masked_mean_loss`, fp32 ``[batch, sequence]``; None without ``loss_mask``.
+
+    A model passes it to :func:`recipe_core.linear_cross_entropy`, which on CPUs then computes the logits only once.
+    """
+    if "loss_mask" not in batch:
+        return None
+    mask = batch["loss_mask"].float()
+    return mask / (mask.sum(1, keepdim=True).clamp(min=1) * len(mask))
+
+
 def masked_mean_loss(losses: Tensor, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The mean of the losses ``[batch, sequence]``; with ``loss_mask``, the mean of each row's mean where it is True.
 
     The mean of the rows does not depend on their division into micro batches and ranks. With ``document_ids``, also
     ``real_tokens``, a count, and ``padding``, the share of all other tokens.
     """
-    if "loss_mask" not in batch:
+    weights = loss_weights(batch)
+    if weights is None:
         return {"loss": losses.mean()}
-    mask = batch["loss_mask"].float()
-    values = {"loss": ((losses * mask).sum(1) / mask.sum(1).clamp(min=1)).mean()}
+    values = {"loss": (losses * weights).sum()}
     if "document_ids" in batch:
         real = (batch["document_ids"] != 0).float()
         values |= {"real_tokens": real.sum(), "padding": 1 - real.mean()}

@@ -67,5 +67,6 @@ def register_recipes() -> Iterable[Recipe]:
             eval_samples=32,
             save_every=300,
         ),
+        closing="recipe_megatron_gpt.generate:closing",
         variants=variants_of("recipe_llama"),
     )

@@ -17,6 +17,7 @@ from recipe_core import (
     grouped_query_attention,
     linear_cross_entropy,
     linear_logits,
+    loss_weights,
     masked_mean_loss,
     normal_of,
 )
@@ -87,8 +88,8 @@ class LlamaModel(nn.Module):
             return hidden
         hidden = self.norm(hidden)
         if "labels" in batch:
-            labels, averaged = batch["labels"], "loss_mask" not in batch
-            return linear_cross_entropy(hidden, self.head.weight, labels, averaged=averaged)
+            labels, weights = batch["labels"], loss_weights(batch)
+            return linear_cross_entropy(hidden, self.head.weight, labels, averaged=True, weights=weights)
         return linear_logits(hidden, self.head.weight)
 
     def _of_documents(self, batch: Batch) -> tuple[Tensor, dict[int | None, Documents]]:

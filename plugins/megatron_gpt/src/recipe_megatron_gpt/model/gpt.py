@@ -22,6 +22,7 @@ from recipe_core import (
     grouped_query_attention,
     linear_cross_entropy,
     linear_logits,
+    loss_weights,
     masked_mean_loss,
     normal_of,
 )
@@ -86,8 +87,8 @@ class GptModel(nn.Module):
             return hidden
         hidden = self.norm(hidden)
         if "labels" in batch:
-            labels, averaged = batch["labels"], "loss_mask" not in batch
-            return linear_cross_entropy(hidden, self.tokens.weight, labels, averaged=averaged)
+            labels, weights = batch["labels"], loss_weights(batch)
+            return linear_cross_entropy(hidden, self.tokens.weight, labels, averaged=True, weights=weights)
         return linear_logits(hidden, self.tokens.weight)
 
     def next_logits(self, tokens: Tensor, cache: KeyValueCache) -> Tensor:
