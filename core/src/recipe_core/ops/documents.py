@@ -95,7 +95,7 @@ def document_attention(q: Tensor, k: Tensor, v: Tensor, documents: Documents, dr
 
 
 def loss_weights(batch: Mapping[str, Tensor]) -> Tensor | None:
-    """What each loss weighs in :func:`masked_mean_loss`, fp32 ``[batch, sequence]``; None without ``loss_mask``.
+    """Weight of each loss in :func:`masked_mean_loss`, fp32 ``[batch, sequence]``; None without ``loss_mask``.
 
     A model passes it to :func:`recipe_core.linear_cross_entropy`, which on CPUs then computes the logits only once.
     """

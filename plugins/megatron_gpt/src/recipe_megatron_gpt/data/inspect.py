@@ -62,7 +62,8 @@ class TokenData:
 
     def verify(self, path: Path) -> list[str]:
         """All problems of the files; reads them completely."""
-        prefixes, files, problems = prefixes_of(path), [], []
+        prefixes, files = prefixes_of(path), []
+        problems: list[str] = []
         for prefix in prefixes:
             try:
                 files.append(IndexedFile.open(prefix, access="sequential"))
