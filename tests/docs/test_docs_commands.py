@@ -195,6 +195,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         recipe(folder, command)
     for copy in ("data/phase2", "shards512"):
         shutil.copytree(folder / "data" / "phase1", folder / copy)
+    shutil.copytree(folder / "data" / "books", folder / "data" / "law, part 1")
+    (folder / "data" / "train.txt").write_text("books\n", encoding="utf-8")
     for copy in ("phase1", "phase2"):
         shutil.copytree(folder / "runs" / "bert", folder / "runs" / copy)
     for copy in ("second", "third"):
