@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from page_commands import commands, type_command
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "tutorials" / "model.md"
@@ -52,14 +49,8 @@ def test_its_commands_work_with_what_was_copied_from_the_page(tmp_path: Path) ->
             "Metadata-Version: 2.1\nName: recipe-decoder\nVersion: 0.1.0\n", encoding="utf-8"
         )
         (info / "entry_points.txt").write_text(f"[{table[1]}]\n{table[2].replace(chr(34), '')}\n", encoding="utf-8")
-    blocks = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines() if line.startswith("recipe ")]
+    lines = [line for line in commands(PAGE.read_text("utf-8")) if line.startswith("recipe ")]
     assert len(lines) > 10
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(package.parent)}
     for line in lines:
-        done = subprocess.run(
-            [sys.executable, "-m", "recipe_core.cli", *shlex.split(line)[1:]], cwd=tmp_path, capture_output=True,
-            text=True, env=environment, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        type_command(line, tmp_path, PYTHONPATH=str(package.parent))
     assert (tmp_path / "decoder-hf" / "model.safetensors").is_file()
