@@ -68,7 +68,7 @@ class Litgpt(Contestant):
     python: str = ""
 
     def line(self, folder: Path, steps: int) -> list[str]:
-        return [self.python, str(Path(__file__).with_name("litgpt_peer.py")), str(folder), str(steps), sizes()]
+        return [self.python, str(common.RESULTS.with_name("litgpt_peer.py")), str(folder), str(steps), sizes()]
 
 
 def sizes() -> str:
@@ -283,14 +283,14 @@ def foreign_seconds() -> float:
 def train_with_trainer(folder: Path, steps: int) -> None:
     """Train transformers' GPT-2 with the sizes, batches and settings of the default megatron_gpt on random tokens."""
     import torch
-    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+    import trainer_peer
+    from transformers import GPT2Config, GPT2LMHeadModel
 
-    from recipe_core.engine.precision import multiplies_bf16
     from recipe_core.hooks.registry import load
     from recipe_core.settings.job import resolve
 
     job = resolve(load(), "megatron_gpt")
-    model, sequence, train = job.model.config, job.data.config.sequence, job.train
+    model, sequence = job.model.config, job.data.config.sequence
 
     class Words(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         def __len__(self) -> int:
@@ -301,30 +301,12 @@ def train_with_trainer(folder: Path, steps: int) -> None:
             ids = torch.randint(model.vocabulary, (sequence,), generator=generator)
             return {"input_ids": ids, "labels": ids}
 
-    class Clock(TrainerCallback):  # type: ignore[misc]
-        began = 0.0
-
-        def on_step_begin(self, *arguments: object, **settings: object) -> None:
-            self.began = time.perf_counter()
-
-        def on_step_end(self, *arguments: object, **settings: object) -> None:
-            row = {"seconds": time.perf_counter() - self.began}
-            with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-
-    folder.mkdir(parents=True)
     config = GPT2Config(
         vocab_size=model.vocabulary, n_positions=model.positions, n_embd=model.hidden, n_layer=model.layers,
         n_head=model.heads, resid_pdrop=model.dropout, embd_pdrop=model.dropout, attn_pdrop=model.attention_dropout,
         use_cache=False,
     )  # fmt: skip
-    arguments = TrainingArguments(
-        output_dir=str(folder / "trainer"), per_device_train_batch_size=train.micro_batch, max_steps=steps,
-        gradient_accumulation_steps=train.global_batch // train.micro_batch, learning_rate=train.lr,
-        max_grad_norm=train.clip, bf16=train.precision == "bf16_mixed" and multiplies_bf16("cpu"), use_cpu=True,
-        optim="adamw_torch_fused", logging_strategy="no", save_strategy="no", report_to="none", disable_tqdm=True,
-    )  # fmt: skip
-    Trainer(model=GPT2LMHeadModel(config), args=arguments, train_dataset=Words(), callbacks=[Clock()]).train()
+    trainer_peer.train(folder, GPT2LMHeadModel(config), Words(), steps, job.train)
 
 
 def main() -> None:
