@@ -19,7 +19,7 @@ from recipe_core.data.text import Record, TextInput, clean, records, wikitext
 from recipe_core.data.text.wikitext import tidy
 
 mwparserfromhell = pytest.importorskip("mwparserfromhell", reason="needs the packages of recipe-core[text]")
-DATA = Path(os.environ.get("RECIPE_DATA") or Path(__file__).parents[4] / "shared" / "data")
+DATA = Path(os.environ.get("RECIPE_DATA") or Path(__file__).parents[5] / "shared" / "data")
 DUMPS = sorted(DATA.glob("*.bz2")) if DATA.is_dir() else []
 pytestmark = pytest.mark.skipif(not DUMPS, reason=f"the real data is not in {DATA} ($RECIPE_DATA)")
 

@@ -18,7 +18,7 @@ from recipe_core.data.text import sentences
 from recipe_core.testing.bounds import allowed
 
 pytest.importorskip("regex", reason="needs the packages of recipe-core[text]")
-DATA = Path(os.environ.get("RECIPE_DATA") or Path(__file__).parents[4] / "shared" / "data")
+DATA = Path(os.environ.get("RECIPE_DATA") or Path(__file__).parents[5] / "shared" / "data")
 SAMPLE = DATA / "wiki-sample.jsonl.gz"
 
 # One string per case; the bars are where it should be split.
