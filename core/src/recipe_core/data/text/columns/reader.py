@@ -76,7 +76,9 @@ def _open(source: Source, settings: TextInput) -> Iterator[Table]:
         raise DataError(f"{source.path}: cannot be read ({error.strerror or error})") from error
     with file:
         table: Table = _TABLES[source.format](source.path, file, source.size)
-        if problem := _schema_problem(table.schema, settings.json_key):
+        with decoding(source.path, source.format):  # names in a damaged schema are no text
+            problem = _schema_problem(table.schema, settings.json_key)
+        if problem:
             raise DataError(f"{source.path}: {problem}")
         yield table
 
@@ -94,7 +96,7 @@ def _schema_problem(schema: Any, column: str) -> str:
     if not found:
         return f"there is no column {column!r}; {advice}"
     if len(found) > 1:
-        return f"has {len(found)} columns {column!r}; {advice if texts and len({*texts}) > 1 else 'rename them'}"
+        return f"has {len(found)} columns {column!r}; give each column a name of its own"
     return f"the column {column!r} is of the type {found[0]}, expected text (string); {advice}"
 
 
@@ -118,9 +120,10 @@ def _texts(source: Source, table: Table, groups: list[Group], settings: TextInpu
             rows[group.number] += 1
             number = group.before + rows[group.number]
             try:
-                yield number, scalar.as_py()
+                text = scalar.as_py()
             except UnicodeDecodeError as error:
                 raise _not_utf8(f"{source.path}:{number}", error.object[error.start : error.end].hex(" ")) from error
+            yield number, text
     wrong = next((group for group in groups if rows[group.number] != group.rows), None)
     if wrong is not None:
         reason = f"expected {wrong.rows:,} rows from row {wrong.before + 1:,} on, got {rows[wrong.number]:,}"
