@@ -196,7 +196,7 @@ def test_large_files_are_cut_evenly(tmp_path: Path, form: str) -> None:
     assert sum(piece.bytes for (piece,) in pieces) == sources[0].size
     numbers = [len(list(records(settings, Counts(), part))) for part in pieces]
     assert sum(numbers) == 400
-    assert min(numbers) >= 50
+    assert min(numbers) >= 40  # the last piece also has the footer
 
 
 @pytest.mark.parametrize("form", FORMS)

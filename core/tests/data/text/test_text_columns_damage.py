@@ -76,7 +76,7 @@ def test_wrong_bytes(tmp_path: Path, form: str) -> None:
 
 
 def test_damaged_footers(tmp_path: Path) -> None:
-    """At some of them, such as one with a histogram of another length, pyarrow's view of row groups ends the process."""
+    """At some of them, such as one with a histogram of another length, pyarrow's view of row groups ends Python."""
     path = tmp_path / "a.parquet"
     parquet(path, table(TEXTS))
     data = bytearray(path.read_bytes())

@@ -42,7 +42,7 @@ _COLUMNS = {
 _BINARY = {b"7z\xbc\xaf\x27\x1c": "7z", b"PK\x03\x04": "zip", b"\xfd7zXZ": "xz", b"FEA1": "feather1", b"%PDF": "pdf"}
 """First bytes of such files."""
 _POINTER = b"version https://git-lfs.github.com/spec/"
-"""First bytes of the text that Git LFS has in the place of a file."""
+"""First bytes of the text that stands for a file in Git LFS."""
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _HEAD_BYTES = 1 << 14
 """Bytes at the start of a file that determine its format."""

@@ -29,7 +29,7 @@ class ArrowTable:
         self._is_file = file.read(len(FILE_MAGIC)) == FILE_MAGIC
         end = FILE_END if self._is_file else STREAM_END
         file.seek(max(size - len(end), 0))
-        # A stream may end without the mark of its end. But then it cannot be told from one that was cut off.
+        # A stream may end without the mark of its end. But then it looks like one that was cut off.
         if file.read() != end or size < len(FILE_MAGIC) + len(end):
             raise cut_off(
                 path, "arrow", "the magic word of its footer" if self._is_file else "the mark of the end of a stream"

@@ -1,6 +1,6 @@
 """Folders that Hugging Face's ``datasets`` wrote by ``save_to_disk``.
 
-``state.json`` lists the files of the data set in order; others, such as the results of ``map``, may lie beside them.
+``state.json`` lists the files of the data set in order; the folder may have others, such as the results of ``map``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Parquet and Arrow files have in common: a schema, groups of rows, and errors with the path of the file."""
+"""The common interface of Parquet and Arrow files: a schema, groups of rows, and errors with the path of the file."""
 
 from __future__ import annotations
 
