@@ -41,6 +41,7 @@ from checks.workspace import (
     foreign,
     needed,
     normal,
+    tested_with,
     tests_of,
 )
 
@@ -178,7 +179,7 @@ def imports(session: nox.Session) -> None:
 @task()
 def core(session: nox.Session) -> None:
     """The tests of the core, with no plugin installed."""
-    install(session, f"{CORE}[fp8,plots,report,text]", *TESTING)
+    install(session, f"{CORE}[arrow,fp8,plots,report,text]", *TESTING)
     test(session, *tests_of(CORE))
 
 
@@ -194,7 +195,7 @@ def csrc(session: nox.Session) -> None:
 def plugin(session: nox.Session, name: str) -> None:
     """The tests of one plugin, with the core and what the plugin and its tests declare, and nothing else."""
     folder = ROOT / "plugins" / name
-    install(session, *needed(folder), *TESTING)
+    install(session, *needed(folder), *tested_with(folder), *TESTING)
     test(session, *tests_of(folder))
 
 
@@ -361,7 +362,7 @@ def long(session: nox.Session) -> None:
 @task()
 def coverage(session: nox.Session) -> None:
     """Lines and branches that no test reaches, over all distributions."""
-    install(session, *FOLDERS, *TESTING, "coverage")
+    install(session, *FOLDERS, *TESTING, "coverage", "pyarrow")
     session.run("coverage", "erase")
     session.run("coverage", "run", "-m", "pytest", *map(str, tests_of(*FOLDERS)), *session.posargs)
     session.run("coverage", "combine")
@@ -393,7 +394,7 @@ def build(session: nox.Session) -> None:
     ours = [name for name, folder in LOCAL.items() if folder in FOLDERS]
     if session.python == PYTHON or "full" in session.posargs:
         extras = PROJECTS[LOCAL["recipe-megatron-gpt"]]["optional-dependencies"]
-        install_from_index(session, f"recipe-megatron-gpt[{','.join(extras)}]", "recipe-core[plots,report,text]")
+        install_from_index(session, f"recipe-megatron-gpt[{','.join(extras)}]", "recipe-core[arrow,plots,report,text]")
         session.run("recipe", "run", "megatron_gpt:tiny", "--out", session.create_tmp() + "/run")
         session.run("recipe", "generate", session.create_tmp() + "/run", "--prompt", "The", "--tokens", "5")
         install_from_index(session, *ours)

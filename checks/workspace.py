@@ -42,6 +42,11 @@ def needed(folder: Path) -> list[Path]:
     return found
 
 
+def tested_with(folder: Path) -> list[str]:
+    """Return the packages from elsewhere that the tests of ``folder`` need beside those of the distribution."""
+    return [line for line in TABLES[folder].get("dependency-groups", {}).get("test", []) if normal(line) not in LOCAL]
+
+
 def foreign(folders: Collection[Path], without: Collection[str] = (), *, extras: bool = False) -> list[str]:
     """Return the packages from elsewhere that ``folders`` declare; with ``extras``, those of their extras too."""
     declared = {line for folder in folders for line in PROJECTS[folder]["dependencies"]}

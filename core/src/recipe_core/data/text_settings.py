@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-Format = Literal["text", "jsonl", "mediawiki"]
+Format = Literal["text", "jsonl", "mediawiki", "parquet", "arrow"]
 
 
 @dataclass(frozen=True)
@@ -17,18 +17,19 @@ class TextInput:
     """Files, folders (with all subfolders, in order of names) and patterns such as ``data/**/*.jsonl.gz``. Files
     compressed by gzip, bzip2 or Zstandard are decompressed while they are read."""
     format: Literal["auto", "text", "jsonl", "mediawiki"] = "auto"
-    """``auto``: determined by the file extension, then by the first bytes."""
+    """``auto``: determined by the file extension, then by the first bytes. Parquet and Arrow files are known by their
+    first bytes under any setting."""
     documents: Literal["file", "blank_line"] = "file"
     """In plain text, one document is a whole file, or a block between blank lines."""
     json_key: str = "text"
-    """In JSON lines, the key that holds the text."""
+    """In JSON lines, the key that holds the text; in Parquet and Arrow files, the column."""
     encoding: str = "utf-8"
     """Any text encoding of Python."""
     errors: Literal["replace", "strict"] = "replace"
     """Bytes that are invalid in ``encoding``: replaced by U+FFFD and counted, with a warning, or an error."""
     on_error: Literal["stop", "skip"] = "stop"
-    """A JSON line without a text, or a document longer than ``max_document``: an error, or skipped and counted. A
-    damaged file is always an error."""
+    """A JSON line or a row without a text, or a document longer than ``max_document``: an error, or skipped and
+    counted. A damaged file is always an error."""
     max_document: int = 64_000_000
     """Maximum length of a document, line or wiki page, in characters. A process needs about ten bytes of memory per
     character."""
@@ -38,7 +39,7 @@ class TextInput:
 
     @property
     def keeps_empty(self) -> bool:
-        """True if a JSON line whose text is empty or white space is a document."""
+        """True if a JSON line or a row whose text is empty or white space is a document."""
         return False
 
     def __post_init__(self) -> None:
@@ -74,7 +75,7 @@ class Record:
     text: str
     path: str
     position: int
-    """Number, from 1, of the line in ``path`` where it starts, or of the page in a dump."""
+    """Number, from 1, of the line in ``path`` where it starts, of the row, or of the page in a dump."""
     consumed: int
     """Bytes of all inputs on disk that were read so far: progress towards ``total_bytes``."""
     title: str | None = None
@@ -98,7 +99,7 @@ class Counts:
     replaced: int = 0
     """Places where U+FFFD replaces invalid bytes or half a surrogate pair."""
     skipped: int = 0
-    """JSON lines without a text, and documents that are too long (``on_error=skip``)."""
+    """JSON lines and rows without a text, and documents that are too long (``on_error=skip``)."""
     empty: int = 0
     """Documents and pages whose text is empty or white space, whether kept or skipped."""
     redirects: int = 0
@@ -128,6 +129,11 @@ class Source:
     """First byte to read."""
     stop: int | None = None
     """Byte to stop before; None: the end."""
+
+    @property
+    def has_columns(self) -> bool:
+        """True for Parquet and Arrow files, whose documents are rows."""
+        return self.format in ("parquet", "arrow")
 
     @property
     def bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from recipe_bert_dp.settings import PrepareHdf5
 from recipe_core.cli.main import main
+from recipe_core.data.text import TextInput, records
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -154,3 +156,20 @@ def test_packed_parts_of_other_shards_are_refused(
     assert main(["prepare", "merge", str(tmp_path / "merged"), str(one), str(two)]) == 2
     expected = f"{two}: read other bytes from 0 to {path.stat().st_size:,} of {path} than {one}; prepare all parts from"
     assert expected in capfd.readouterr().err
+
+
+def test_columns_give_the_shards_of_json_lines(words: list[str], text: Path, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the package of recipe-core[arrow]")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    texts = [record.text for record in records(TextInput((str(text),), documents="blank_line"))]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet", row_group_size=7)
+    lines = prepared("bert_hdf5", tmp_path / "lines", f"inputs={tmp_path / 'a.jsonl'}", *words[1:])
+    columns = [f"inputs={tmp_path / 'a.parquet'}", *words[1:]]
+    whole = prepared("bert_hdf5", tmp_path / "columns", *columns)
+    assert main(["prepare", "merge", str(tmp_path / "merged"), *parts("bert_hdf5", tmp_path, 3, *columns)]) == 0
+    assert contents(tmp_path / "merged") == contents(whole)
+    found = [contents(folder) for folder in (lines, whole)]
+    for files in found:
+        del files["manifest.json"]
+    assert found[0] == found[1]

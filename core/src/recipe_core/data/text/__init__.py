@@ -2,8 +2,8 @@
 
 ``readers.py``: from files to records; read it first. ``inputs.py``: the input files; ``pieces.py`` cuts them for the
 parts of a preparation. ``stream.py``: decompression and decoding; ``lines.py``, ``json_lines.py``: lines and JSON lines
-of a stream. ``wikitext/``: from pages of MediaWiki dumps to prose. ``sentences.py``: from text to sentences.
-``library.py``: the English text in CPython's library.
+of a stream. ``columns/``: a column of Parquet and Arrow files. ``wikitext/``: from pages of MediaWiki dumps to prose.
+``sentences.py``: from text to sentences. ``library.py``: the English text in CPython's library.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from recipe_core.data.text.columns import column_format, column_problem, saved_files
 from recipe_core.data.text.stream import first_bytes
 from recipe_core.data.text_settings import Format, Source, TextInput
 from recipe_core.errors import DataError
@@ -22,7 +23,8 @@ _ENDINGS: dict[str, Format] = {
 _ARCHIVES = {
     **dict.fromkeys(("7z", "zip", "rar", "tar", "tgz", "tbz2", "tzst"), "unpack it first"),
     **dict.fromkeys(("xz", "lzma", "lz4", "br"), "unpack it, or pack it by gzip, bzip2 or zstd instead"),
-    **dict.fromkeys(("parquet", "arrow", "sqlite", "db"), "export it as JSON lines first"),
+    **dict.fromkeys(("sqlite", "db"), "export it as JSON lines first"),
+    "feather1": "write it again by a later release, whose format is Feather 2",
     **dict.fromkeys(("pdf", "doc", "docx", "odt", "epub", "rtf"), "convert it to plain text first"),
     **dict.fromkeys(("bin", "idx", "npy", "h5", "hdf5", "pt", "safetensors"), "it is no text; name other inputs"),
 }
@@ -32,8 +34,15 @@ _MARKED_UP = {
     **dict.fromkeys(("csv", "tsv"), "write it as JSON lines, or set format=text to take it as it is"),
 }
 """File extensions of structured text that is refused unless a format is set."""
-_BINARY = {b"7z\xbc\xaf\x27\x1c": "7z", b"PK\x03\x04": "zip", b"\xfd7zXZ": "xz", b"PAR1": "parquet", b"%PDF": "pdf"}
+_COLUMNS = {
+    **dict.fromkeys(("parquet", "pq"), "Parquet"),
+    **dict.fromkeys(("arrow", "arrows", "feather", "ipc"), "Arrow"),
+}
+"""File extensions of files with columns, which are known by their first bytes."""
+_BINARY = {b"7z\xbc\xaf\x27\x1c": "7z", b"PK\x03\x04": "zip", b"\xfd7zXZ": "xz", b"FEA1": "feather1", b"%PDF": "pdf"}
 """First bytes of such files."""
+_POINTER = b"version https://git-lfs.github.com/spec/"
+"""First bytes of the text that stands for a file in Git LFS."""
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _HEAD_BYTES = 1 << 14
 """Bytes at the start of a file that determine its format."""
@@ -42,7 +51,8 @@ _HEAD_BYTES = 1 << 14
 def find(settings: TextInput) -> list[Source]:
     """Return the input files: inputs in their order, files of a folder or pattern in order of names.
 
-    Names that start with a dot are skipped, as in shells.
+    Names that start with a dot are skipped, as in shells. Of a folder that ``datasets`` saved, only the files of the
+    data set are read.
 
     Raises:
         DataError: one message for all problems.
@@ -89,7 +99,7 @@ def _files(name: str, problems: list[str]) -> list[Path]:
     path = Path(name).expanduser()
     before = len(problems)
     if path.is_dir():
-        files = sorted(_below(path, problems))
+        files = _in_order(_below(path, problems))
         if not files and len(problems) == before:
             problems.append(f"{name}: there is no file in this folder")
     elif os.path.lexists(path) or not re.search(r"[*?\[]", name):
@@ -101,14 +111,29 @@ def _files(name: str, problems: list[str]) -> list[Path]:
     return files
 
 
-def _below(folder: Path, problems: list[str]) -> Iterator[Path]:
+def _in_order(units: Iterable[tuple[Path, list[Path]]]) -> list[Path]:
+    return list(dict.fromkeys(path for _, paths in sorted(units) for path in paths))
+
+
+def _below(folder: Path, problems: list[str]) -> Iterator[tuple[Path, list[Path]]]:
+    """The files, each with its path, and the files of each saved data set, with its folder."""
+
     def unreadable(error: OSError) -> None:
         # Skipping it, as os.walk and Path.rglob do, would silently shorten the data set.
         problems.append(f"{error.filename}: the folder cannot be read ({error.strerror})")
 
     for where, folders, files in os.walk(folder, onerror=unreadable):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(where, name) for name in files if not name.startswith("."))
+        try:
+            saved = saved_files(Path(where), files)
+        except DataError as error:
+            problems.append(str(error))
+            saved = []
+        if saved is None:
+            yield from ((path, [path]) for name in files if not name.startswith(".") for path in [Path(where, name)])
+        else:
+            folders[:] = []
+            yield Path(where), saved
 
 
 def _matches(pattern: Path, problems: list[str]) -> list[Path]:
@@ -118,10 +143,10 @@ def _matches(pattern: Path, problems: list[str]) -> list[Path]:
     except DataError as error:
         problems.append(str(error))
         return []
-    files: set[Path] = set()
+    units: list[tuple[Path, list[Path]]] = []
     for path in matching:
-        files.update(_below(path, problems) if path.is_dir() else [path])
-    return sorted(files)
+        units += _below(path, problems) if path.is_dir() else [(path, [path])]
+    return _in_order(units)
 
 
 def _source(path: Path, settings: TextInput) -> Source | str:
@@ -141,13 +166,23 @@ def _source(path: Path, settings: TextInput) -> Source | str:
         return str(error).removeprefix(f"{path}: ")
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
+    if start.startswith(_POINTER):
+        return "is a pointer of Git LFS, not the file that it stands for; get that by `git lfs pull`"
     if expected and packing != expected:
         holds = "is empty" if not size else f"holds no {expected} data"
         return f"the name ends in .{ending}, but the file {holds}; get it again, or give it its right name"
+    if column := column_format(start):
+        return _with_columns(Source(path, size, column, packing), settings)
     form = _format(inner, start, settings)
     if form in ("text", "jsonl", "mediawiki"):
         return Source(path, size, form, packing)  # type: ignore[arg-type]  # mypy does not narrow by `in`
     return form
+
+
+def _with_columns(source: Source, settings: TextInput) -> Source | str:
+    if source.packing:
+        return f"holds a file of columns, packed by {source.packing}, which cannot be read so; unpack it first"
+    return column_problem(source, settings) or source
 
 
 def _format(name: str, start: bytes, settings: TextInput) -> Format | str:
@@ -157,6 +192,9 @@ def _format(name: str, start: bytes, settings: TextInput) -> Format | str:
     if binary or ending in _ARCHIVES:
         kind = binary or ending
         return f"a .{kind} file is not supported; {_ARCHIVES[kind]}"
+    if ending in _COLUMNS:
+        holds = f"holds no {_COLUMNS[ending]} data" if start else "is empty"
+        return f"the name ends in .{ending}, but the file {holds}; get it again, or give it its right name"
     for mark, encoding in _MARKS.items():
         if start.startswith(mark) and settings.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "ascii"):
             return f"starts with the byte order mark of {encoding}; set encoding={encoding}"

@@ -50,7 +50,7 @@ def _from_bytes(stream: TextStream, settings: TextInput, counts: Counts) -> Iter
             continue
         decoded = "" if len(line) > longest else _decode_line(stream, number, start, line)
         if len(line) > longest or len(decoded.rstrip("\r\n")) > settings.max_document:
-            refuse(too_long(stream, number, "line", settings), settings, counts)
+            refuse(too_long(stream.source, number, "line", settings), settings, counts)
             continue
         for part in io.StringIO(decoded, newline=None):  # a lone \r ends a line too, as in all text
             yield from _parse_line(stream, number, part, settings, counts)

@@ -16,17 +16,17 @@ def numbered_lines(stream: TextStream, settings: TextInput, counts: Counts, unit
     while line := stream.text.readline(limit):
         number += 1
         if len(line) == limit and not line.endswith("\n"):
-            refuse(too_long(stream, number, unit, settings), settings, counts)
+            refuse(too_long(stream.source, number, unit, settings), settings, counts)
             while line and not line.endswith("\n"):
                 line = stream.text.readline(1 << 20)
             continue
         yield number, line
 
 
-def too_long(stream: TextStream, number: int, unit: str, settings: TextInput) -> str:
-    """Return the message for a document longer than ``max_document``."""
+def too_long(place: object, number: int, unit: str, settings: TextInput) -> str:
+    """Return the message for a document longer than ``max_document``; ``place`` is the file, or a piece of it."""
     return (
-        f"{stream.source}:{number}: this {unit} is longer than max_document={settings.max_document:,} characters; "
+        f"{place}:{number}: this {unit} is longer than max_document={settings.max_document:,} characters; "
         "raise it (the memory grows with it), or set on_error=skip to leave such out"
     )
 

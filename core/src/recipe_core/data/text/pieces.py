@@ -1,9 +1,10 @@
-"""Cut the inputs for the parts of a preparation: inside plain files where a document starts, others as a whole."""
+"""Cut the inputs for the parts of a preparation: inside files where a document starts, compressed ones as a whole."""
 
 from __future__ import annotations
 
 import codecs
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 from recipe_core.data.prepare.inputs import hashed_part
 from recipe_core.data.prepare.part import PreparePart
 from recipe_core.data.prepare.parts import PreparedPart, merged_inputs
+from recipe_core.data.text.columns import group_starts
 from recipe_core.data.text.stream import BLOCK, too_many
 from recipe_core.data.text_settings import Source, TextInput
 from recipe_core.errors import DataError
@@ -27,7 +29,8 @@ def pieces_of(settings: TextInput, sources: Sequence[Source], part: PreparePart)
     """Return what ``part`` reads of ``sources``: the same documents on every machine, each in one part.
 
     The bytes of all files are divided evenly. JSON lines, and plain text with ``documents=blank_line``, are cut where
-    the next document starts; other files are read by the part in which they begin.
+    the next document starts, Parquet and Arrow files where the next row group or record batch starts; other files are
+    read by the part in which they begin.
 
     Raises:
         DataError: a file cannot be read.
@@ -40,7 +43,7 @@ def pieces_of(settings: TextInput, sources: Sequence[Source], part: PreparePart)
         if not _can_be_cut(settings, source):
             pieces += [source] * begins_here
         else:
-            start, stop = (_document_start(settings, source, at - before) for at in (low, high))
+            start, stop = _cuts(settings, source, [low - before, high - before])
             if start < stop or begins_here:
                 pieces.append(replace(source, start=start, stop=stop))
         before += source.size
@@ -101,23 +104,31 @@ def _bounds_of(
         if str(source.path) in wanted and _can_be_cut(settings, source) and source.size:
             first, last = (at * count // total for at in (before, before + source.size))
             numbers = range(first, min(last + 1, count) + 1)
-            cuts |= {_document_start(settings, source, total * number // count - before) for number in numbers}
+            cuts |= {*_cuts(settings, source, [total * number // count - before for number in numbers])}
         if str(source.path) in wanted:
             yield str(source.path), list(pairwise(sorted(cuts)))
         before += source.size
 
 
 def _can_be_cut(settings: TextInput, source: Source) -> bool:
+    if source.has_columns:
+        return True
     has_starts = source.format == "jsonl" or (source.format == "text" and settings.documents == "blank_line")
     return has_starts and source.packing is None and bool(_CUT.fullmatch(codecs.lookup(settings.encoding).name))
 
 
-def _document_start(settings: TextInput, source: Source, at: int) -> int:
-    """The first byte from ``at`` on where a document can start; the end of the file if there is none."""
-    if at <= 0:
-        return 0
-    if at >= source.size:
-        return source.size
+def _cuts(settings: TextInput, source: Source, places: Sequence[int]) -> list[int]:
+    """For each place, the first byte from there on where a document can start; the end of the file if there is none."""
+    inside = [at for at in places if 0 < at < source.size]
+    if source.has_columns and inside:
+        starts = [*group_starts(source, settings), source.size]
+        found = {at: starts[bisect_left(starts, at)] for at in inside}
+    else:
+        found = {at: _document_start(source, at) for at in inside}
+    return [found.get(at, source.size if at > 0 else 0) for at in places]
+
+
+def _document_start(source: Source, at: int) -> int:
     try:
         return _after_line(source, at) if source.format == "jsonl" else _after_blank_line(source, at)
     except OSError as error:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from recipe_core.data.text.columns import column_records
 from recipe_core.data.text.inputs import find
 from recipe_core.data.text.json_lines import json_lines
 from recipe_core.data.text.lines import numbered_lines, refuse, too_long
@@ -39,18 +40,28 @@ def records(
     done = 0
     for source in sources:
         counts.files += not source.start  # the piece at its start counts a file
-        with TextStream(source, settings.encoding, replacing) as stream:
-            for record in _READERS[source.format](stream, settings, counts, done):
-                counts.documents += 1
-                yield record
-            if replacing:
-                replacing.judge()
-                _warn(source.path, replacing)
-                if replacing.places and not source.is_whole:
-                    counts.replaced_in_pieces[str(source.path)] = replacing.places
+        if source.has_columns:
+            found = column_records(source, settings, counts, done)
+        else:
+            found = _stream_records(source, settings, counts, done, replacing)
+        for record in found:
+            counts.documents += 1
+            yield record
         done += source.bytes
     if not counts.documents and pieces is None:
         raise DataError(f"{', '.join(settings.inputs)}: {_why_nothing(counts)}")
+
+
+def _stream_records(
+    source: Source, settings: TextInput, counts: Counts, done: int, replacing: Replacing | None
+) -> Iterator[Record]:
+    with TextStream(source, settings.encoding, replacing) as stream:
+        yield from _READERS[source.format](stream, settings, counts, done)
+        if replacing:
+            replacing.judge()
+            _warn(source.path, replacing)
+            if replacing.places and not source.is_whole:
+                counts.replaced_in_pieces[str(source.path)] = replacing.places
 
 
 def _warn(path: Path, replacing: Replacing) -> None:
@@ -115,7 +126,7 @@ def _blocks(stream: TextStream, settings: TextInput, counts: Counts, done: int) 
         if length <= settings.max_document:
             block.append(line)
         elif block:
-            refuse(too_long(stream, start, "block between blank lines", settings), settings, counts)
+            refuse(too_long(stream.source, start, "block between blank lines", settings), settings, counts)
             block = []  # and the rest of it is skipped, as the length stays above the limit
     if block:
         yield Record("".join(block), str(stream.source), start, done + stream.consumed)

@@ -289,7 +289,7 @@ def _workers(settings: GptPrepare, sources: Sequence[Source], method: EncodeMeth
     # by default, as many processes as save more time than their start takes
     fast = method != "plain" and not settings.split_sentences
     worthwhile = sum(source.bytes / (_FAST if fast and source.format != "mediawiki" else _SLOW) for source in sources)
-    packed = any(source.packing for source in sources)  # their size is known only after reading
+    packed = any(source.packing or source.has_columns for source in sources)  # their size is known only after reading
     chunks = None if packed else 1 + sum(source.bytes for source in sources) // CHUNK
     return fitting(settings.workers, worthwhile, chunks)
 
