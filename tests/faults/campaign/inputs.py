@@ -36,7 +36,7 @@ CONVERTED = {
 DATA = {"gpt": "gpt/text", "bert": "bert", "packed": "packed"}
 """Prepared data sets."""
 TABLES = ("tsv", "csv", "jsonl", "json", "parquet")
-TEXTS = ("txt", "jsonl", "txt.gz", "txt.bz2", "xml")
+TEXTS = ("txt", "jsonl", "txt.gz", "txt.bz2", "xml", "parquet", "arrow")
 TOKENIZERS = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt")
 CACHED = {
     "cache of gpt": ("megatron_gpt:tiny", "train.steps=2", "train.log_every=1", "model.hidden=32"),
@@ -105,6 +105,17 @@ def _texts(here: Path, documents: list[str]) -> None:
     (folder / "text.txt.gz").write_bytes(gzip.compress(plain.encode(), mtime=0))
     (folder / "text.txt.bz2").write_bytes(bz2.compress(plain.encode()))
     (folder / "text.xml").write_text(f"<mediawiki>\n{pages}</mediawiki>\n")
+    _columns(folder, documents)
+
+
+def _columns(folder: Path, documents: list[str]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({"text": documents})
+    pyarrow.parquet.write_table(table, folder / "text.parquet", row_group_size=20, write_page_checksum=True)
+    with pyarrow.ipc.new_stream(folder / "text.arrow", table.schema) as writer:
+        writer.write_table(table, 20)
 
 
 def _data(here: Path, done: Callable[..., None]) -> None:

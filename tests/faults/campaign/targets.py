@@ -130,6 +130,8 @@ TARGETS = {
     "lines": Target("texts", "*.jsonl", ROWS, TEXTS),
     "text": Target("texts", "*.txt", TEXT, TEXTS),
     "pages": Target("texts", "*.xml", TEXT, TEXTS),
+    "rows in Parquet": Target("texts", "*.parquet", HEADER, TEXTS),
+    "rows in Arrow": Target("texts", "*.arrow", HEADER, TEXTS),
     "gzip": Target("texts", "*.gz", PACKED, TEXTS),
     "bzip2": Target("texts", "*.bz2", PACKED, TEXTS),
 }
