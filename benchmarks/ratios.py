@@ -52,15 +52,6 @@ def _trained(case: str, peer: str, per_second: str) -> Figure:
     )  # fmt: skip
 
 
-def _llama(case: str, ours: str, peer: str) -> Figure:
-    found, rows = f"results/{case}/{ours}", ours.partition(", ")[2] or "plain"
-    return Figure(
-        f"{case}: {ours}; {peer}", f"{found}/tokens_per_second", f"results/{case}/{peer}/tokens_per_second",
-        f"results/{case}/rows/{rows}/floor/tokens_per_second", f"{found}/times_faster/{peer}/median", "tokens/s",
-        f"results/{case}/rounds",
-    )  # fmt: skip
-
-
 def _loaded(case: str) -> Figure:
     floor = "" if "uncompressed" in case else f"{case}/floor/samples_per_second"
     return Figure(
@@ -107,14 +98,6 @@ FIGURES: Mapping[str, tuple[Figure, ...]] = {
     "train_gpt": tuple(
         _trained(case, "transformers", "tokens_per_second")
         for case in ("dropout", "plain", "pure", "fp32", "fp32_plain")
-    ),
-    "train_llama": tuple(
-        _llama(case, ours, peer)
-        for case in ("bf16_mixed", "fp32")
-        for ours, peer in (
-            ("recipe", "transformers"), ("recipe", "litgpt"), ("recipe, documents", "transformers, documents"),
-            ("recipe, packed", "transformers, documents"),
-        )
     ),
     "train_bert": tuple(_trained(case, "script", "sequences_per_second") for case in ("mixed", "pure", "fp32")),
     "train_bert_packed": tuple(

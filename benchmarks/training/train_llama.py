@@ -18,10 +18,10 @@ and of the Trainer lasts until its update, without logging; litgpt's until the n
 parameters as ours, and begin at a loss within 0.5 of the logarithm of the vocabulary. The floor is the time of the
 model's matrix products at the speed of the best one measured here; as usual, causal attention counts in full, but only
 pairs of tokens of one document count where documents are kept apart. ``documents_per_row`` says how many parts of
-documents the counted rows have. ``--tiny`` tries the script out with a small model, and stores nothing.
+documents the counted rows have. ``--tiny`` tries the script out with a small model.
 
-Needs recipe-llama, recipe-megatron-gpt, transformers and accelerate in one environment. Writes
-results/train_llama.json; another precision measured earlier on the same processor with the same versions stays.
+Needs recipe-llama, recipe-megatron-gpt, transformers and accelerate in one environment. It prints a table and, with
+``--write``, all that it measured into a file.
 """
 
 from __future__ import annotations
@@ -333,7 +333,8 @@ def main() -> None:
     parser.add_argument("--text", type=Path, help="default: wiki-sample.jsonl.gz in $RECIPE_DATA")
     parser.add_argument("--litgpt", metavar="PYTHON", help="of an environment with litgpt, a further contestant")
     parser.add_argument("--precision", choices=("fp32", "bf16_mixed"), help="default: bf16_mixed if not emulated")
-    parser.add_argument("--tiny", action="store_true", help="try the script out; stores nothing")
+    parser.add_argument("--tiny", action="store_true", help="try the script out")
+    parser.add_argument("--write", type=Path, help="a JSON file")
     parser.add_argument("--trainer", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.trainer:
@@ -355,8 +356,8 @@ def main() -> None:
         work.prepare(options.text or common.real("wiki-sample.jsonl.gz"))
         written["results"] = {options.precision: compare(work, options)}
     report(written["results"][options.precision])
-    if not options.tiny:
-        common.write("train_llama", common.with_earlier("train_llama", written, ("results",)))
+    if options.write:
+        options.write.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -72,6 +72,7 @@ def node_script(submission: Submission, out: str, options: str, number: int = 0)
         _same_version(program),
         f"printf %s {shlex.quote(submission.job)} > {JOB}",
         "began=$(date +%s)",
+        """trap '[ "$!" ] || exit 143; signal=1; kill -TERM "$!"' TERM INT HUP  # the ranks save and end""",
         f"{_limit(submission)}torchrun {options}--no-python \\",
         f"    {program} run {JOB}{seed} --out {shlex.quote(out)} &",
         _ENDING.format(program=program, out=shlex.quote(out)).rstrip(),
@@ -80,9 +81,7 @@ def node_script(submission: Submission, out: str, options: str, number: int = 0)
 
 
 _ENDING = """\
-ranks=$!
-trap 'signal=1; kill -TERM "$ranks"' TERM INT HUP  # they save and end
-while signal=; wait "$ranks"; code=$?; [ "$signal" ]; do :; done
+while signal=; wait "$!"; code=$?; [ "$signal" ]; do :; done
 [ "$code" -ne 0 ] || exit 0
 # torchrun ends with 1 whatever happened; the ranks have told each other.
 why=$({program} status {out} --again --since "$began" --code "$code") && code=75
