@@ -52,7 +52,7 @@ def linear_cross_entropy(
     Returns:
         fp32 ``[...]``.
     """
-    return _losses_and_hits(hidden, weight, labels, bias, False, averaged, weights)[0]
+    return _losses_and_hits(hidden, weight, labels, bias, averaged=averaged, weights=weights)[0]
 
 
 def losses_and_hits(
@@ -62,12 +62,12 @@ def losses_and_hits(
 
     For few tokens: logits of any width are computed once and kept for backward.
     """
-    return _losses_and_hits(hidden, weight, labels, bias, True, False, None)
+    return _losses_and_hits(hidden, weight, labels, bias, with_hits=True)
 
 
 def _losses_and_hits(
-    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, with_hits: bool, averaged: bool,
-    weights: Tensor | None,
+    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, *, with_hits: bool = False,
+    averaged: bool = False, weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     if (head := head_of(weight)) is not None:
         return head.losses_and_hits(hidden, weight, labels, bias, with_hits=with_hits)
@@ -86,12 +86,14 @@ def _losses_and_hits(
     keep = torch.is_grad_enabled() and (with_hits or hidden.dtype.itemsize == 2)
     # On a CPU only: backward checks the gradients of the losses, which on a device would synchronise.
     eager = hidden.is_cpu and not torch.compiler.is_compiling()
-    grads_in_forward = eager and torch.is_grad_enabled() and averaged and not keep and bias is None
+    if not (eager and torch.is_grad_enabled() and averaged and not keep and bias is None):
+        weights = None  # gradients wait for backward
+    elif weights is None:
+        weights = torch.ones_like(labels, dtype=torch.float32)
     tensors = hidden.flatten(0, -2), weight, bias, labels.flatten()
     if rows is None:
-        of_losses = torch.ones_like(labels, dtype=torch.float32) if weights is None else weights
         losses, hits = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            *tensors, keep, with_hits, of_losses.flatten() if grads_in_forward else None
+            *tensors, keep, with_hits, None if weights is None else weights.flatten()
         )
     else:
         losses, hits = ParallelCrossEntropy.apply(*tensors, keep, with_hits, rows)  # type: ignore[no-untyped-call]
