@@ -99,6 +99,19 @@ FIGURES: Mapping[str, tuple[Figure, ...]] = {
         _trained(case, "transformers", "tokens_per_second")
         for case in ("dropout", "plain", "pure", "fp32", "fp32_plain")
     ),
+    "train_llama": tuple(
+        Figure(
+            f"{precision}, {ours}, {peer}", f"results/{precision}/{ours}/tokens_per_second",
+            f"results/{precision}/{peer}/tokens_per_second", f"results/{precision}/rows/{rows}/floor/tokens_per_second",
+            f"results/{precision}/{ours}/times_faster/{peer}/median", "tokens/s", f"results/{precision}/rounds",
+        )
+        for precision in ("fp32", "bf16_mixed")
+        for ours, rows, peer in (
+            ("recipe", "plain", "transformers"), ("recipe", "plain", "litgpt"),
+            ("recipe, documents", "documents", "transformers, documents"),
+            ("recipe, packed", "packed", "transformers, documents"),
+        )
+    ),
     "train_bert": tuple(_trained(case, "script", "sequences_per_second") for case in ("mixed", "pure", "fp32")),
     "train_bert_packed": tuple(
         Figure(

@@ -334,7 +334,6 @@ def main() -> None:
     parser.add_argument("--litgpt", metavar="PYTHON", help="of an environment with litgpt, a further contestant")
     parser.add_argument("--precision", choices=("fp32", "bf16_mixed"), help="default: bf16_mixed if not emulated")
     parser.add_argument("--tiny", action="store_true", help="try the script out")
-    parser.add_argument("--write", type=Path, help="a JSON file")
     parser.add_argument("--trainer", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.trainer:
@@ -343,7 +342,7 @@ def main() -> None:
         return
     options.precision = options.precision or common.multiplied({"bf16_mixed": "bf16_mixed", "fp32": "fp32"})[0]
     load = os.getloadavg()[0]
-    written = {
+    written: dict[str, Any] = {
         "what": "Llama 124M, sequence 1024, batch 4, real text; medians over processes of their own, in turn",
         "results": {},
         "load_before": round(load, 1),
@@ -356,8 +355,8 @@ def main() -> None:
         work.prepare(options.text or common.real("wiki-sample.jsonl.gz"))
         written["results"] = {options.precision: compare(work, options)}
     report(written["results"][options.precision])
-    if options.write:
-        options.write.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    if not options.tiny:
+        common.write("train_llama", common.with_earlier("train_llama", written, ["results"]))
 
 
 if __name__ == "__main__":
