@@ -3,7 +3,7 @@
     PYTHONPATH=benchmarks python benchmarks/training/train_llama.py [--rounds 2] [--steps 3] [--text TEXT]
         [--litgpt ENVIRONMENT/bin/python] [--precision fp32] [--tiny]
 
-The recipe is llama:124m with rows of 1,024 tokens and batches of 4. The text, wiki-sample.jsonl.gz, is prepared once by
+The recipe is llama:124m with rows of 1,024 tokens and batches of 2. The text, wiki-sample.jsonl.gz, is prepared once by
 `recipe prepare` with GPT-2's tokenizer. Contestants, each with a process of its own for each run, take turns:
 ``recipe``; ``transformers``, its LlamaForCausalLM of the same config.json under its Trainer (SDPA, fused AdamW);
 ``litgpt``, which compiles its model (see litgpt_peer.py, which says how to install it), left out without ``--litgpt``.
@@ -44,7 +44,7 @@ import numpy as np
 from recipe_core.launch.cores import usable_cores
 
 RUN = (
-    "train.device=cpu", "train.global_batch=4", "train.micro_batch=4", "train.warmup_steps=0", "train.eval_every=0",
+    "train.device=cpu", "train.global_batch=2", "train.micro_batch=2", "train.warmup_steps=0", "train.eval_every=0",
     "train.save_every=0", "train.log_every=1",
 )  # fmt: skip
 TINY = ("model.layers=2", "model.hidden=64", "model.heads=4", "model.kv_heads=2", "model.mlp=176", "data.sequence=128")
@@ -343,7 +343,7 @@ def main() -> None:
     options.precision = options.precision or common.multiplied({"bf16_mixed": "bf16_mixed", "fp32": "fp32"})[0]
     load = os.getloadavg()[0]
     written: dict[str, Any] = {
-        "what": "Llama 124M, sequence 1024, batch 4, real text; medians over processes of their own, in turn",
+        "what": "Llama 124M, sequence 1024, batch 2, real text; medians over processes of their own, in turn",
         "results": {},
         "load_before": round(load, 1),
         "threads": usable_cores(),
