@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,3 +42,15 @@ def test_a_model_and_a_dataset_of_other_batches(words: list[str], message: str) 
     with pytest.raises(ConfigError) as error:
         checked_job(load(), words[0], words[1:], 1)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["llama:tiny", "megatron_gpt:tiny"])
+def test_a_model_is_built_without_the_compiler(name: str) -> None:
+    """Its imports would take a third of the time from Enter to the first step."""
+    code = (
+        "import sys; from recipe_core.hooks.registry import load; from recipe_core.layouts.built import build_model; "
+        "from recipe_core.settings.job import resolve; build_model(resolve(load(), sys.argv[1]).model); "
+        "sys.exit(', '.join({'sympy', 'torch._dynamo', 'torch.distributed.tensor'} & sys.modules.keys()) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -41,7 +41,7 @@ def build_model(part: Part[Model], facts: ModelFacts | None = None) -> tuple[nn.
             the module.
     """
     spec = part.spec
-    with as_part_error(spec), _SkipMetaInit():
+    with as_part_error(spec), _WithoutCompiler():
         answer = part.build(part.config)
     if not _is_module_and_loss(answer):
         raise PluginError(
@@ -65,7 +65,7 @@ def build_blank(part: Part[Model]) -> nn.Module:
     with torch.device("meta"):
         if not part.spec.blank:
             return build_model(part)[0]
-        with _SkipMetaInit():
+        with _WithoutCompiler():
             module = call(part.spec.blank, f"model {part.spec.name!r}", part.config)
     if not isinstance(module, nn.Module):
         raise PluginError(
@@ -74,10 +74,11 @@ def build_blank(part: Part[Model]) -> nn.Module:
     return module
 
 
-class _SkipMetaInit(TorchFunctionMode):
-    """Skips the initialisation of tensors on the meta device.
+class _WithoutCompiler(TorchFunctionMode):
+    """Does without functions for which PyTorch imports its compiler, which takes as long as a fifth of its own import.
 
-    For some of them (nn.Embedding's) PyTorch imports its compiler, which takes most of a second.
+    These are the initialisation of some tensors on the meta device (nn.Embedding's), which is skipped, and
+    ``empty_like`` of them, with which ``to_empty`` gives a module memory.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -86,6 +87,9 @@ class _SkipMetaInit(TorchFunctionMode):
             tensor = args[0] if args else kwargs["tensor"]
             if tensor.is_meta:
                 return tensor
+        if func is torch.empty_like and args and args[0].is_meta and kwargs.keys() <= {"device"}:
+            tensor, device = args[0], kwargs.get("device") or args[0].device
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
         return func(*args, **kwargs)
 
 
