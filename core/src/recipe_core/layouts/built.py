@@ -75,7 +75,7 @@ def build_blank(part: Part[Model]) -> nn.Module:
 
 
 class _WithoutCompiler(TorchFunctionMode):
-    """Does without functions for which PyTorch imports its compiler, which takes as long as a fifth of its own import.
+    """Does without functions for which PyTorch imports its compiler and sympy, which takes seconds on a slow machine.
 
     These are the initialisation of some tensors on the meta device (nn.Embedding's), which is skipped, and
     ``empty_like`` of them, with which ``to_empty`` gives a module memory.

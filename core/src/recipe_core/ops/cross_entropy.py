@@ -86,7 +86,7 @@ def _losses_and_hits(
     keep = torch.is_grad_enabled() and (with_hits or hidden.dtype.itemsize == 2)
     # On a CPU only: backward checks the gradients of the losses, which on a device would synchronise.
     eager = hidden.is_cpu and not torch.compiler.is_compiling()
-    if not (eager and torch.is_grad_enabled() and averaged and not keep and bias is None):
+    if not (rows is None and eager and torch.is_grad_enabled() and averaged and not keep and bias is None):
         weights = None  # gradients wait for backward
     elif weights is None:
         weights = torch.ones_like(labels, dtype=torch.float32)
