@@ -108,7 +108,8 @@ def test_check_shows_what_a_run_will_set(
     fake: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", "fake"]) == 0
-    spinning = "GOMP_SPINCOUNT=2000 KMP_BLOCKTIME=1  waiting threads soon leave their core to others"
+    why = "waiting threads soon leave their core; 0 beside other programs"
+    spinning = f"GOMP_SPINCOUNT=2000 KMP_BLOCKTIME=1  {why}"
     shown = capsys.readouterr().out.partition("environment         set for the run, unless you set them\n")[2]
     assert shown.strip() == spinning
     assert not set(SPIN_VARIABLES) & set(os.environ)  # or this very command would take them for the user's
@@ -125,15 +126,28 @@ def test_check_shows_what_a_run_will_set(
     assert printed[-1] == "FI_PROVIDER=efa FI_EFA_USE_DEVICE_RDMA=1 FI_EFA_FORK_SAFE=1 over several machines"
 
 
-def test_the_launcher_sets_them_for_every_rank(fake: Path) -> None:
+def recipe_command(others_use_cores: bool) -> list[str]:
+    """A command line of ``recipe`` on a machine whose cores other programs use or leave alone."""
+    code = (
+        "import sys\n"
+        "from recipe_core.cli.main import main\n"
+        "from recipe_core.launch.cores import OthersAtStart\n"
+        f"OthersAtStart.use_cores = lambda self: {others_use_cores}\n"
+        "sys.exit(main())"
+    )
+    return [sys.executable, "-c", code]
+
+
+@pytest.mark.parametrize(("busy", "limits"), [(False, ("2000", "1")), (True, ("0", "0"))])
+def test_the_launcher_sets_them_for_every_rank(fake: Path, busy: bool, limits: tuple[str, str]) -> None:
     install(fake, "torch-xla", "2.9.0")
-    command = [sys.executable, "-m", "recipe_core.cli", "run", "fake", "train.device=cpu", "--processes", "2"]
+    command = [*recipe_command(busy), "run", "fake", "train.device=cpu", "--processes", "2"]
     done = subprocess.run([*command, "--out", "here"], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     for rank in range(2):
         found = json.loads(Path(f"here/called-{rank}.json").read_text())["words"]
         assert found["USE_TORCH_XLA"] == "0"
-        assert (found["GOMP_SPINCOUNT"], found["KMP_BLOCKTIME"]) == ("2000", "1")
+        assert (found["GOMP_SPINCOUNT"], found["KMP_BLOCKTIME"]) == limits
 
 
 @pytest.mark.parametrize("name", SPIN_VARIABLES)
@@ -156,20 +170,30 @@ def test_every_command_that_computes_limits_spinning_before_anything_else(
     assert seen == [None if name in ("check", "doctor", "submit") else "2000"]
 
 
-@pytest.mark.parametrize(("theirs", "count"), [({}, "2000"), ({"OMP_WAIT_POLICY": "passive"}, "0")])
-def test_the_library_of_pytorch_takes_the_limit(fake: Path, theirs: dict[str, str], count: str) -> None:
+@pytest.mark.parametrize(
+    ("theirs", "busy", "ours", "count"),
+    [
+        ({}, False, "2000", "2000"),
+        ({}, True, "0", "0"),
+        ({"OMP_WAIT_POLICY": "passive"}, False, None, "0"),
+        ({"GOMP_SPINCOUNT": "300000"}, True, "300000", "300000"),
+    ],
+)
+def test_the_library_of_pytorch_takes_the_limit(
+    fake: Path, theirs: dict[str, str], busy: bool, ours: str | None, count: str
+) -> None:
     """In a run of one process, which imports PyTorch itself: libgomp reads the variable when it is loaded."""
     plugin = fake / "fake_plugin.py"
     said = 'said = {"torch": "torch" in sys.modules, '
     code = plugin.read_text().replace("said = {", said) + "    import torch\n"
     plugin.write_text(code)
-    command = [sys.executable, "-m", "recipe_core.cli", "run", "fake", "train.device=cpu", "--out", "here"]
+    command = [*recipe_command(busy), "run", "fake", "train.device=cpu", "--out", "here"]
     environment = {**os.environ, **theirs, "OMP_DISPLAY_ENV": "verbose"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(Path("here/called-None.json").read_text())
     assert not found["torch"]
-    assert found["words"].get("GOMP_SPINCOUNT") == (None if theirs else "2000")
+    assert found["words"].get("GOMP_SPINCOUNT") == ours
     if "GOMP_" not in done.stderr:
         pytest.skip("this PyTorch uses another OpenMP library than libgomp")
     assert f"GOMP_SPINCOUNT = '{count}'" in done.stderr

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from recipe_core.launch import contention
+from recipe_core.launch import cores
 from recipe_core.launch.contention import Contention
+from recipe_core.launch.cores import OthersAtStart
 
 RUN = 100
 """The first process of the run; 101 is its child, 102 the child of that one, and 200 is another program."""
@@ -22,7 +23,7 @@ class Machine:
         self.cores = [0.0, 0.0, 0.0, 0.0]
         self.used = {100: 0.0, 101: 0.0, 102: 0.0, 200: 0.0}
         monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
-        monkeypatch.setattr(contention, "cpu_quota", lambda: None)
+        monkeypatch.setattr(cores, "cpu_quota", lambda: None)
         self.write()
         self.asked = Contention(RUN, lambda: self.now, folder)
 
@@ -43,6 +44,9 @@ class Machine:
             (self.folder / str(pid) / "stat").write_text(
                 f"{pid} (a name) x) S {parent} 9 9 0 -1 4 0 0 0 0 {counters} 20"
             )
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
     def passes(self, seconds: float, *, run: float, others: float, cores: tuple[int, ...] = (0, 1)) -> str:
         """Let time pass in which the run and others use these cores; return the message."""
@@ -90,9 +94,9 @@ def test_nothing_is_said_where_others_take_nothing_from_the_run(
 
 
 def test_nothing_is_said_under_a_quota_or_without_proc(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contention, "cpu_quota", lambda: 1.5)
+    monkeypatch.setattr(cores, "cpu_quota", lambda: 1.5)
     assert machine.passes(60, run=0.8, others=1.2) == ""
-    monkeypatch.setattr(contention, "cpu_quota", lambda: None)
+    monkeypatch.setattr(cores, "cpu_quota", lambda: None)
     (machine.folder / "stat").write_text("")
     machine.now += 600
     assert machine.asked() == ""
@@ -111,3 +115,49 @@ def test_the_real_proc_is_read() -> None:
     assert asked._before is not None
     assert asked._before.own > 0
     assert asked._before.own <= asked._before.busy + 1
+
+
+@pytest.mark.parametrize(
+    ("run", "others", "cores", "expected"),
+    [
+        (1.0, 0.0, (0, 1), False),  # this process alone
+        (0.7, 1.3, (0, 1), True),  # two busy loops
+        (1.0, 1.0, (0, 1), True),  # one of them
+        (1.0, 0.3, (0, 1), False),
+        (0.2, 1.8, (2, 3), False),  # on cores that this process may not use
+    ],
+)
+def test_a_process_that_starts_sees_who_uses_its_cores(
+    run: float, others: float, cores: tuple[int, ...], expected: bool, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: machine.now)
+    monkeypatch.setattr("time.process_time", lambda: machine.used[RUN] * 3)  # it has no children yet
+    monkeypatch.setattr("time.sleep", machine.sleep)
+    start = OthersAtStart(machine.folder)
+    machine.passes(0.4, run=run, others=others, cores=cores)
+    assert start.use_cores() is expected
+
+
+def test_a_process_that_starts_waits_for_a_reading_that_means_something(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("time.monotonic", lambda: machine.now)
+    monkeypatch.setattr("time.process_time", lambda: 0.0)
+    monkeypatch.setattr("time.sleep", lambda seconds: waited.append(seconds) or machine.sleep(seconds))  # type: ignore[func-returns-value]
+    start = OthersAtStart(machine.folder)
+    machine.now += 0.03
+    assert not start.use_cores()
+    machine.now += 3
+    assert not start.use_cores()
+    assert [round(one, 6) for one in waited] == [0.07, 0]
+
+
+def test_a_process_that_starts_under_a_quota_or_without_proc_blames_nobody(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not OthersAtStart(tmp_path / "none").use_cores()
+    start = OthersAtStart(machine.folder)
+    monkeypatch.setattr(cores, "cpu_quota", lambda: 1.5)
+    machine.passes(60, run=0.0, others=2.0)
+    assert not start.use_cores()

@@ -38,7 +38,7 @@ from recipe_core.cli.data.prepare import prepare
 from recipe_core.cli.options import Invocation, LocalPath, debug_option, load_plugins, out_option, processes_option
 from recipe_core.cli.plugin.command import add_plugin_command
 from recipe_core.errors import ExitCode, LaunchError, PluginError, RecipeError
-from recipe_core.launch.cores import limit_spinning
+from recipe_core.launch.cores import NO_SPINNING, OthersAtStart, limit_spinning
 from recipe_core.launch.notice import notice
 
 if TYPE_CHECKING:
@@ -134,8 +134,8 @@ def _fail(error: BaseException, line: Invocation) -> int:
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Train models by recipes: each composes a model, a dataset, a parallel layout and a checkpoint format."""
-    if ctx.invoked_subcommand not in _USERS_ENVIRONMENT:  # child processes inherit it
-        limit_spinning(os.environ)
+    if ctx.invoked_subcommand not in _USERS_ENVIRONMENT and limit_spinning(os.environ):  # child processes inherit it
+        ctx.ensure_object(Invocation).others = OthersAtStart()
 
 
 @cli.command("ls")
@@ -222,6 +222,10 @@ def run(ctx: click.Context, arguments: tuple[str, ...], processes: int | None, o
     if worker is not None and worker.world_size > 1:
         ctx.ensure_object(Invocation).command += f" (rank {worker.rank})"
     environment.prepare(job, processes)  # before a library reads the variables
+    others = ctx.ensure_object(Invocation).others
+    alone = worker is None and "torch" not in sys.modules  # the ranks of a launcher start together
+    if alone and others is not None and others.use_cores():
+        os.environ.update(NO_SPINNING)
     if first:
         for remark in remarks_of(job):
             click.echo(f"recipe: note: {remark}", err=True)

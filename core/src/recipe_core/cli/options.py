@@ -14,6 +14,7 @@ from recipe_core.files import require_local
 
 if TYPE_CHECKING:
     from recipe_core.hooks.registry import Registry
+    from recipe_core.launch.cores import OthersAtStart
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -28,6 +29,8 @@ class Invocation:
     """The plugins, once they are loaded."""
     interrupted: bool = False
     """Ctrl-C was pressed. Libraries in C swallow its exception, and fail later with another error."""
+    others: OthersAtStart | None = None
+    """Tells whether waiting threads may spin; None where the user decided about it."""
 
 
 def load_plugins() -> Registry:

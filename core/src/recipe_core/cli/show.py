@@ -216,7 +216,7 @@ def _environment(job: Job, world_size: int) -> list[Row]:
     if chosen := spin_choice(os.environ):
         rows.append((_assignments(chosen), "yours; how long waiting threads spin"))
     else:
-        rows.append((_assignments(SPIN_LIMITS), "waiting threads soon leave their core to others"))
+        rows.append((_assignments(SPIN_LIMITS), "waiting threads soon leave their core; 0 beside other programs"))
     if further:
         rows.append((_assignments({v.name: v.value for v in further}), "over several machines"))
     return [("environment", "set for the run, unless you set them"), *((f"  {text}", f"  {why}") for text, why in rows)]

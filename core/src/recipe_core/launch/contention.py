@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from recipe_core.launch.cores import cpu_quota
+from recipe_core.launch.cores import MANY, Reading, busy_seconds, own_cores, quota_below
 from recipe_core.launch.host import PROC, process_counters
 from recipe_core.launch.worker import worker
 
@@ -16,19 +15,6 @@ _FIRST, _PAUSE, _LONGEST = 30.0, 60.0, 3600.0
 """Seconds until the first reading, and from one message to the next at first and at most."""
 _IDLE = 0.1
 """Share of the cores; while more of them are idle, other programs take nothing from the run."""
-_LEAST = 0.25
-"""Share of the cores that others use before a message says so."""
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """Seconds since some moment in the past."""
-
-    clock: float
-    busy: float
-    """Of all cores that this process may use, together."""
-    own: float
-    """Of them, those of the run's processes."""
 
 
 class Contention:
@@ -44,9 +30,8 @@ class Contention:
         self, root: int, clock: Callable[[], float] = time.monotonic, proc: Path = PROC
     ) -> None:  # fmt: skip
         self._root, self._clock, self._proc = root, clock, proc
-        self._cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-        self._ticks = os.sysconf("SC_CLK_TCK") if self._cores else 1
-        self._before: _Reading | None = None
+        self._cores = own_cores()
+        self._before: Reading | None = None
         self._pause, self._due = _PAUSE, 0.0
 
     @classmethod
@@ -65,32 +50,22 @@ class Contention:
             return ""
         before, now = self._before, self._reading()
         self._before, self._due = now, self._clock() + (self._pause if before else _FIRST)
-        quota = cpu_quota()
-        if before is None or now is None or (quota is not None and quota < len(self._cores)):
+        if before is None or now is None or quota_below(len(self._cores)):
             return ""
         cores, seconds = len(self._cores), max(now.clock - before.clock, 1e-9)
         busy, own = (now.busy - before.busy) / seconds, (now.own - before.own) / seconds
         others = max(0.0, busy - own)
-        if busy < (1 - _IDLE) * cores or others < _LEAST * cores:
+        if busy < (1 - _IDLE) * cores or others < MANY * cores:
             return ""
         self._pause = min(2 * self._pause, _LONGEST)
         return f"other programs use {others:.1f} of the {cores} cores, so that steps take longer"
 
-    def _reading(self) -> _Reading | None:
+    def _reading(self) -> Reading | None:
         try:
-            lines = (self._proc / "stat").read_text(encoding="utf-8").splitlines()
-            busy, own = self._busy(lines), self._own()
+            busy, own = busy_seconds(self._cores, self._proc), self._own() / os.sysconf("SC_CLK_TCK")
         except (OSError, ValueError, IndexError):  # not Linux
             return None
-        return _Reading(self._clock(), busy / self._ticks, own / self._ticks)
-
-    def _busy(self, lines: list[str]) -> int:
-        # user, nice, system, irq, softirq, and what the host of a virtual machine took; not idle and iowait
-        counts = (line.split() for line in lines if line.startswith("cpu") and line[3:4].isdigit())
-        mine = [words for words in counts if int(words[0][3:]) in self._cores]
-        if not mine:
-            raise ValueError("none of this process's cores is listed")
-        return sum(int(words[place]) for words in mine for place in (1, 2, 3, 6, 7, 8))
+        return Reading(self._clock(), busy, own)
 
     def _own(self) -> int:
         ticks, children = {}, dict[int, list[int]]()

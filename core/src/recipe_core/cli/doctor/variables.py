@@ -43,4 +43,5 @@ def _spinning(env: Mapping[str, str]) -> Finding:
     shown = ", ".join(f"{name}={value}" for name, value in (chosen or SPIN_LIMITS).items())
     if chosen:
         return Finding(_TOPIC, "note", f"{shown}: yours; how long waiting threads of PyTorch spin is left to it")
-    return Finding(_TOPIC, "ok", f"{shown}: set for every command that computes; waiting threads soon leave their core")
+    why = "waiting threads soon leave their core; 0 for a run that starts beside other programs"
+    return Finding(_TOPIC, "ok", f"{shown}: set for every command that computes; {why}")
