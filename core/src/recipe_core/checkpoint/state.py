@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from recipe_core.engine.dtensor import is_dtensor
 from recipe_core.hooks.specs import Model, Part
 from recipe_core.hooks.specs.transform import TransformSpec
 from recipe_core.layouts.built import build_blank
+from recipe_core.layouts.parallel import plain_name
 from recipe_core.layouts.ties import ties as _ties
 from recipe_core.layouts.transformed import transform
 from recipe_core.settings.fill import flat
@@ -27,12 +27,7 @@ LEAF_OVERHEAD = 4096
 def weights(module: nn.Module) -> dict[str, Any]:
     """Return the model's tensors under their names in a checkpoint, without copies; see :func:`gather_state`."""
     module = _unwrapped(module)
-    if "torch._dynamo" in sys.modules:  # submodules may be compiled: their names hold `_orig_mod.`
-        from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
-        tensors = get_model_state_dict(module)
-    else:
-        tensors = dict(module.state_dict())
+    tensors = {plain_name(name): tensor for name, tensor in module.state_dict().items()}
     for alias in _ties(module):
         del tensors[alias]
     return tensors
@@ -56,16 +51,11 @@ def gather_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
     The optimizer's settings (its parameter groups) are not part of the state: their names depend on the optimizer's
     implementation and on PyTorch's version, and a resumed run uses the settings of its job.
     """
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-
-    module = _unwrapped(module)
     _fill_missing_states(optimizer)
-    weights, moments = get_state_dict(module, optimizer)
-    for alias in _ties(module):
-        del weights[alias]
-    states: dict[str, Any] = {**moments["state"]}  # type: ignore[dict-item]
-    ordered = {name: states.pop(name) for name in weights if name in states}
-    return {"model": weights, "optimizer": {"state": ordered | states}}
+    model, names = weights(module), _parameter_names(module, optimizer)
+    states = {names[number]: state for number, state in optimizer.state_dict()["state"].items()}
+    ordered = {name: states.pop(name) for name in model if name in states}
+    return {"model": model, "optimizer": {"state": ordered | states}}
 
 
 def apply_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
@@ -73,16 +63,16 @@ def apply_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapp
 
     Meta tensors, the placeholders of tensors that other processes hold, are skipped.
     """
-    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_state_dict
-
     module = _unwrapped(module)
     _fill_missing_states(optimizer)
-    weights = without_meta(state["model"])
+    values = without_meta(state["model"])
     for alias, first in _ties(module).items():
-        weights[alias] = weights[first]
-    groups = get_optimizer_state_dict(module, optimizer)["param_groups"]
-    moments = {"state": without_meta(state["optimizer"]["state"]), "param_groups": groups}
-    set_state_dict(module, optimizer, model_state_dict=weights, optim_state_dict=moments)
+        values[alias] = values[first]
+    registered = {plain_name(name): name for name in module.state_dict()}
+    module.load_state_dict({registered.get(name, name): tensor for name, tensor in values.items()})
+    moments, names = without_meta(state["optimizer"]["state"]), _parameter_names(module, optimizer)
+    current = optimizer.state_dict()
+    optimizer.load_state_dict({**current, "state": {number: moments[names[number]] for number in current["state"]}})
 
 
 def load_targets(state: dict[str, Any], room: Callable[[Tensor], Tensor]) -> dict[str, Any]:
@@ -130,6 +120,12 @@ def _unwrapped(module: nn.Module) -> nn.Module:
         if inner is None:
             return module
         module = inner
+
+
+def _parameter_names(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+    """Names of the optimizer's parameters in a checkpoint, by their numbers in its ``state_dict``."""
+    names = {parameter: plain_name(name) for name, parameter in _unwrapped(module).named_parameters()}
+    return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _fill_missing_states(optimizer: torch.optim.Optimizer) -> None:
