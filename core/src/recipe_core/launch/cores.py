@@ -119,7 +119,7 @@ class Reading:
 
 
 class OthersAtStart:
-    """Whether other programs use the cores while this process starts, from its creation to the question.
+    """Other programs on the cores while this process starts, from its creation to the question.
 
     Quick: it reads no other process, and takes what this one has used from the kernel's counter. This process must have
     no children.
