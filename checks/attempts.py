@@ -12,7 +12,7 @@ from pathlib import Path
 import nox
 
 from checks import summary
-from checks.changes import changed
+from checks.changes import recent
 
 PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
 """Tests often wait for imports and for processes that they start; more than four at once slow each other down."""
@@ -36,7 +36,8 @@ def test(session: nox.Session, *arguments: str | Path, strict: bool, **environme
     """Run pytest with ``arguments``, then with the arguments after ``--`` of nox. To run no test is a failure.
 
     If at most five tests fail, each is run once more, alone and in a new process. One that then passes is reported as
-    flaky, and fails the session only if ``strict``. Tests that changed get no second try, nor do errors of collection.
+    flaky, and fails the session only if ``strict``. Tests that changed within a day get no second try, nor do errors of
+    collection.
     """
     words = [*map(str, arguments), *session.posargs]
     code, _, failures = _run(session, words, environment)
@@ -66,9 +67,9 @@ def _run(session: nox.Session, words: list[str], environment: dict[str, str]) ->
 
 
 def _passes_alone(session: nox.Session, failure: Failure, environment: dict[str, str]) -> bool:
-    """Return whether a failed test passes alone, in a new process. New and changed tests are not run again."""
+    """Return whether a failed test passes alone, in a new process. Tests of the last day are not run again."""
     path = failure.name.partition("::")[0]
-    paths = changed()
+    paths = recent()
     if paths is None or path in paths or "::" not in failure.name:
         return False
     session.log(f"a second try, alone: {failure.name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
     def run(*, strict: bool = False, changed: set[str] | None = frozenset(), **files: str) -> str:  # type: ignore[assignment]
         for name, text in files.items():
             (tmp_path / f"test_{name}.py").write_text(text)
-        monkeypatch.setattr(attempts, "changed", lambda: changed)
+        monkeypatch.setattr(attempts, "recent", lambda: changed)
         monkeypatch.setattr(summary, "_SESSIONS", {})
         monkeypatch.setattr(summary.atexit, "register", lambda function: None)
         try:
@@ -138,27 +138,56 @@ def test_a_run_of_tests_has_a_cache_of_its_own(tested: Callable[..., str], monke
     assert not Path(place).exists()  # any more
 
 
-def test_changes_are_those_since_the_last_landing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def git(*words: str) -> None:
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], cwd=tmp_path, check=True)
+@pytest.fixture
+def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Runs git in a new repository, whose changes checks.changes looks at."""
+
+    def run(*words: str, **environment: str) -> None:
+        words = "git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words
+        subprocess.run(words, cwd=tmp_path, check=True, env=os.environ | environment)
+
+    def forget() -> None:
+        for function in (changes.base, changes.changed, changes.recent):
+            function.cache_clear()
 
     monkeypatch.setattr(changes, "ROOT", tmp_path)
     monkeypatch.delenv("RECIPE_BASE", raising=False)
-    git("init", "--quiet", "--initial-branch=main")
-    for number, branch in enumerate(("main", "work")):
-        if number:
-            git("switch", "--quiet", "--create", branch)
-        (tmp_path / branch).touch()
-        git("add", ".")
-        git("commit", "--quiet", "--message", branch)
+    run("init", "--quiet", "--initial-branch=main")
+    forget()
+    yield run
+    forget()
+
+
+def commit(git: Callable[..., None], path: Path, hour: int) -> None:
+    path.touch()
+    git("add", str(path))
+    git(
+        "commit",
+        "--quiet",
+        "--message",
+        path.name,
+        GIT_COMMITTER_DATE=f"2026-01-{1 + hour // 24:02} {hour % 24}:00 +0000",
+    )
+
+
+def test_changes_are_those_since_the_last_landing(tmp_path: Path, git: Callable[..., None]) -> None:
+    commit(git, tmp_path / "main", hour=0)
+    git("switch", "--quiet", "--create", "work")
+    commit(git, tmp_path / "work", hour=1)
     (tmp_path / "untracked").touch()
-    for function in (changes.base, changes.changed):
-        function.cache_clear()
-    try:
-        assert changes.changed() == {"work", "untracked"}
-    finally:
-        for function in (changes.base, changes.changed):
-            function.cache_clear()
+    assert changes.changed() == {"work", "untracked"}
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_as_much_is_recent_before_a_landing_as_after_it(tmp_path: Path, git: Callable[..., None], landed: bool) -> None:
+    """A flaky test that changed some hours ago had a second try before its landing and none after it."""
+    commit(git, tmp_path / "old", hour=0)
+    commit(git, tmp_path / "today", hour=20)
+    git("switch", "--quiet", "--create", "work")
+    commit(git, tmp_path / "work", hour=25)
+    if landed:
+        git("branch", "--force", "main", "work")
+    assert changes.recent() == {"today", "work"}
 
 
 def test_a_version_has_a_line_for_the_pythons_that_take_it() -> None:
