@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from recipe_core.engine.staging import to_host
+from recipe_core.ops.documents import Documents, document_attention, documents_of
 from recipe_core.testing.runs import command
 from recipe_core.train.metrics.curves import read_rows
 
@@ -31,6 +32,15 @@ LINES = {
     ),
     "gpt, muon": ("megatron_gpt:tiny", "train.optimizer=muon"),
     "gpt, on the host, compiled": ("megatron_gpt:tiny", "layout=fsdp", "layout.cpu_offload=true", "train.compile=true"),
+    "gpt, documents": (
+        "megatron_gpt:tiny", "data.document_mask=true", "data.sequence=128", "model.positions=128",
+        "model.attention_dropout=0",
+    ),
+    "llama, documents": ("llama:tiny", "data.document_mask=true", "train.precision=bf16_mixed"),
+    "llama, documents, compiled": (
+        "llama:tiny", "data.document_mask=true", "data.rows=packed", "train.precision=bf16_mixed", "train.compile=true",
+        "model.window=64",
+    ),
     "bert": ("bert_dp:tiny",),
     "bert, packed": ("bert_dp:tiny", "data.packed=true", "train.optimizer=lamb", "train.precision=bf16_mixed"),
     "bert, packed, compiled": (
@@ -86,3 +96,35 @@ def test_copies_for_a_checkpoint_are_equal_and_of_the_same_form() -> None:
         assert not copy.requires_grad
         assert torch.equal(copy, tensor.detach().cpu())
     assert to_host([large.T])[0].stride() == large.T.stride()
+
+
+@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_flex_attention_keeps_documents_apart_as_the_mask_does(
+    dtype: torch.dtype, error: float, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator("cuda").manual_seed(0)
+    ends = torch.tensor([[300, 428, 429, 1000], [1, 128, 512, 1024]], device="cuda")
+    places = torch.arange(1024, device="cuda")
+    ids = (places >= ends[..., None]).sum(1) + 1
+    ids = torch.where(places < ends[:, -1:], ids, 0)
+    shape = (2, 1024)
+    qkv = [
+        torch.randn(*shape, heads, 64, generator=generator, device="cuda").to(dtype).requires_grad_()
+        for heads in (4, 2, 2)
+    ]
+    weights = torch.randn(*shape, 4, 64, generator=generator, device="cuda")
+
+    def found(choice: str) -> tuple[Documents, list[torch.Tensor]]:
+        monkeypatch.setenv("RECIPE_DOCUMENTS", choice)
+        torch.cuda.set_sync_debug_mode("error")
+        documents = documents_of(ids, window)
+        torch.cuda.set_sync_debug_mode("default")
+        output = document_attention(*qkv, documents, 0.0)
+        return documents, [output.detach(), *torch.autograd.grad((output.float() * weights).sum(), qkv)]
+
+    (blocks, ours), (mask, theirs) = found("flex"), found("mask")
+    assert blocks.blocks is not None
+    assert mask.mask is not None
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=error, rtol=error)

@@ -69,11 +69,11 @@ def compiles(train: Train, parameters: int, device: str) -> bool:
     """True if ``torch.compile`` compiles a model with this number of ``parameters`` for ``device`` (a device type)."""
     if train.compile is not None:
         return train.compile
-    return device == "cuda" and parameters >= _LARGE and _compiler_at_hand()
+    return device == "cuda" and parameters >= _LARGE and compiler_at_hand()
 
 
-def _compiler_at_hand() -> bool:
-    # Triton, which generates the kernels, builds their launchers with a C compiler.
+def compiler_at_hand() -> bool:
+    """True if ``torch.compile`` can make kernels for a GPU: Triton builds their launchers with a C compiler."""
     named = os.environ.get("CC")
     return find_spec("triton") is not None and any(map(shutil.which, (named,) if named else ("cc", "gcc", "clang")))
 

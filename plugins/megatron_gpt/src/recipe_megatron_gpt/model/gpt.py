@@ -73,7 +73,8 @@ class GptModel(nn.Module):
             stage that is not the last.
         """
         ids = batch.get("document_ids")
-        documents = None if ids is None else documents_of(ids)
+        dropped = self.config.attention_dropout if self.training else 0.0
+        documents = None if ids is None else documents_of(ids, dropout=dropped)
         if hidden is None:
             tokens = batch["tokens"]
             in_row = torch.arange(tokens.shape[1], device=tokens.device)
