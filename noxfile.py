@@ -179,7 +179,7 @@ def imports(session: nox.Session) -> None:
 @task()
 def core(session: nox.Session) -> None:
     """The tests of the core, with no plugin installed."""
-    install(session, f"{CORE}[arrow,fp8,plots,report,text]", *TESTING)
+    install(session, f"{CORE}[arrow,fp8,plots,report,s3,text]", *TESTING)
     test(session, *tests_of(CORE))
 
 

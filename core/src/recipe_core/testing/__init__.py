@@ -6,7 +6,8 @@
 measure the memory that autograd keeps. ``waiting.py``: find operations that wait for an accelerator, without one;
 ``compiling.py``: count the graphs of a compiled run. ``bounds.py``: limits of time and memory. ``unhurried.py``: make
 tests of the watchdog independent of the machine's speed. ``toy.py``, ``toy_parts.py``: a plugin small enough to read
-in a minute. ``packages.py``: imitations of installed packages. A plugin's whole conformance test is::
+in a minute. ``packages.py``: imitations of installed packages. ``objects/``: a server
+of object storage. A plugin's whole conformance test is::
 
     from recipe_core.testing import PluginConformance
 
