@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from recipe_core.files.objects.reading import ObjectFile
+
 Format = Literal["text", "jsonl", "mediawiki", "parquet", "arrow"]
 
 
@@ -13,9 +15,10 @@ Format = Literal["text", "jsonl", "mediawiki", "parquet", "arrow"]
 class TextInput:
     """Texts to prepare: their location and format."""
 
-    inputs: tuple[str, ...] = ()
-    """Files, folders (with all subfolders, in order of names) and patterns such as ``data/**/*.jsonl.gz``. Files
-    compressed by gzip, bzip2 or Zstandard are decompressed while they are read."""
+    inputs: tuple[str, ...] = field(default=(), metadata={"remote": "objects"})
+    """Files, folders (with all subfolders, in order of names) and patterns such as ``data/**/*.jsonl.gz``; also in
+    object storage, as ``s3://bucket/dump``. Files compressed by gzip, bzip2 or Zstandard are decompressed while they
+    are read."""
     format: Literal["auto", "text", "jsonl", "mediawiki"] = "auto"
     """``auto``: determined by the file extension, then by the first bytes. Parquet and Arrow files are known by their
     first bytes under any setting."""
@@ -119,9 +122,9 @@ class Counts:
 class Source:
     """An input file, and how it is read."""
 
-    path: Path
+    path: Path | ObjectFile
     size: int
-    """Size on disk in bytes."""
+    """Bytes, as stored."""
     format: Format
     packing: str | None
     """``"gzip"``, ``"bzip2"``, ``"zstd"``, or None."""

@@ -11,10 +11,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from recipe_core.errors import ConfigError, DataError, DiskError, DiskFullError
+
+if TYPE_CHECKING:
+    from recipe_core.files.objects.reading import ObjectFile
 
 _REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:/|://")
 """``s3://bucket/x``, and ``s3:/bucket/x``, which ``pathlib`` makes of it."""
@@ -71,7 +74,7 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def digest(path: Path, check: Callable[[], object] = bool) -> str:
+def digest(path: Path | ObjectFile, check: Callable[[], object] = bool) -> str:
     """Return the SHA-256 of a file in hexadecimal, reading 1 MiB at a time; ``check`` is called before each."""
     sha256 = hashlib.sha256()
     buffer = memoryview(bytearray(1 << 20))

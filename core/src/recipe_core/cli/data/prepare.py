@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recipe_core.cli.commands.describe import DescribedCommand, describe_class
-from recipe_core.cli.data import executors, parts
+from recipe_core.cli.data import executors, parts, stored
 from recipe_core.cli.data.files import datasets_of, table
 from recipe_core.cli.options import LocalPath, debug_option, load_plugins
 from recipe_core.errors import ConfigError, PluginError, RecipeError, did_you_mean
+from recipe_core.files.objects import is_address
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -112,9 +113,18 @@ def prepare(
             raise ConfigError(
                 "--on: goes with a data set, as in recipe prepare DATASET output=FOLDER --on local --parts 4"
             )
-        click.echo(_summary(*parts.merge(datasets, arguments[1:])) if arguments else _listing(datasets))
+        click.echo(_summary(*_merged(datasets, arguments[1:])) if arguments else _listing(datasets))
     else:
         click.echo(_prepare(datasets, arguments, placement))
+
+
+def _merged(datasets: Mapping[str, Dataset], arguments: Sequence[str]) -> stored.Made:
+    if not arguments or not is_address(arguments[0]):
+        return parts.merge(datasets, arguments)
+    folders = arguments[1:]
+    return stored.make_stored(
+        arguments[0], [parts.MERGE, *folders], lambda folder: parts.merge(datasets, [folder, *folders])
+    )
 
 
 def _be_a_part(progress: Path) -> None:
@@ -157,8 +167,6 @@ def _settings_of(datasets: Mapping[str, Dataset], arguments: Sequence[str]) -> s
 
 def _prepare(datasets: Mapping[str, Dataset], arguments: Sequence[str], placement: executors.Placement | None) -> str:
     """Prepare a data set; return a summary of its manifest."""
-    from recipe_core.settings.fill import from_words
-
     names = [argument for argument in arguments if "=" not in argument]
     if len(names) != 1:
         known = ", ".join(datasets) or "none"
@@ -170,13 +178,32 @@ def _prepare(datasets: Mapping[str, Dataset], arguments: Sequence[str], placemen
         raise PluginError(f"nothing named {name!r} can be prepared{hint} (there are: {', '.join(datasets) or 'none'})")
     spec = datasets[name]
     overrides = [argument for argument in arguments if "=" in argument]
+    if not (address := stored.address_in(overrides)):
+        return _summary(*_made(datasets, spec, overrides, placement))
+    words = [word for word in overrides if not word.startswith("output=")]
+    return _summary(
+        *stored.make_stored(
+            address,
+            [name, *(word for word in words if not word.startswith("overwrite="))],
+            lambda folder: _made(datasets, spec, [*words, f"output={folder}"], placement),
+            overwrite=stored.overwrites(words),
+        )
+    )
+
+
+def _made(
+    datasets: Mapping[str, Dataset], spec: Dataset, overrides: Sequence[str], placement: executors.Placement | None
+) -> stored.Made:
+    """Prepare a data set in a folder of this machine."""
+    from recipe_core.settings.fill import from_words
+
     if placement is not None:
-        return _summary(*executors.make(load_plugins(), datasets, spec, overrides, placement))
+        return executors.make(load_plugins(), datasets, spec, overrides, placement)
     part, overrides = parts.part_of(spec, overrides)
     settings: Any = from_words(spec.prepare_config, spec.name, overrides, "output=data/wiki")
     target, given = (spec.prepare, (settings,)) if part is None else (spec.prepare_part, (settings, part))
     manifest = parts.called(target, spec, *given)
-    return _summary(manifest, str(getattr(settings, "output", "")))
+    return manifest, str(getattr(settings, "output", ""))
 
 
 def _summary(manifest: Mapping[str, Any], where: str) -> str:

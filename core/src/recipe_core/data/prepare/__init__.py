@@ -1,10 +1,10 @@
 """Building blocks of every ``recipe prepare``. No torch.
 
-``output.py``: the output folder, which gets its final name when complete; read it first. ``pool.py``: an ordered map
-over worker processes. ``progress.py``: the progress bar. ``inputs.py``, ``manifest.py``: entries of ``manifest.json``
-for inputs and files. ``part.py``, ``parts.py``, ``part_files.py``: a preparation that is divided. ``executors/``: its
-parts in other processes. :class:`DataFiles` and :class:`Inspection`, below: a plugin's ``recipe inspect`` and
-``recipe verify``.
+``output.py``: the output folder, which gets its final name when complete; read it first. ``stored.py``: an output in
+object storage, which is copied from such a folder. ``pool.py``: an ordered map over worker processes. ``progress.py``:
+the progress bar. ``inputs.py``, ``manifest.py``: entries of ``manifest.json`` for inputs and files. ``part.py``,
+``parts.py``, ``part_files.py``: a preparation that is divided. ``executors/``: its parts in other processes.
+:class:`DataFiles` and :class:`Inspection`, below: a plugin's ``recipe inspect`` and ``recipe verify``.
 """
 
 from __future__ import annotations

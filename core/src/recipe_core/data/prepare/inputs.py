@@ -13,16 +13,31 @@ from typing import Any, TypeVar
 from recipe_core.data.prepare.part import PreparePart
 from recipe_core.errors import DataError
 from recipe_core.files import digest
+from recipe_core.files.objects import ObjectPath, ObjectStat, is_address
+from recipe_core.files.objects.reading import ObjectFile
 
 T = TypeVar("T")
 
 
-def input_facts(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return path, size and modification time of every input; a continued run compares them."""
-    return [{"path": str(p), "bytes": p.stat().st_size, "changed": p.stat().st_mtime_ns} for p in paths]
+def input_facts(paths: Sequence[Path | ObjectFile]) -> list[dict[str, Any]]:
+    """Return path, size and modification time (ETag of an object) of every input; a continued run compares them."""
+    return [{"path": str(path), **_version(path)} for path in paths]
 
 
-def sha256(path: Path) -> str:
+def _version(path: Path | ObjectFile) -> dict[str, Any]:
+    if isinstance(path, ObjectFile):
+        return {"bytes": path.size, "changed": path.version.etag}
+    facts = path.stat()
+    return {"bytes": facts.st_size, "changed": facts.st_mtime_ns}
+
+
+def _place(fact: Mapping[str, Any]) -> Path | ObjectFile:
+    if is_address(fact["path"]):
+        return ObjectFile(ObjectPath.parse(fact["path"]), ObjectStat(fact["bytes"], fact["changed"]))
+    return Path(fact["path"])
+
+
+def sha256(path: Path | ObjectFile) -> str:
     """Return the SHA-256 of a file.
 
     Raises:
@@ -49,7 +64,7 @@ def hashed(facts: Sequence[Mapping[str, Any]]) -> Callable[[], list[dict[str, An
         found: list[str | DataError] = []
         for fact in facts:
             try:
-                found.append(sha256(Path(fact["path"])))
+                found.append(sha256(_place(fact)))
             except DataError as error:
                 found.append(error)
         return found
@@ -114,14 +129,14 @@ def hashed_part(
         entries: dict[str, Any] = {"inputs": [], "pieces": []}
         ranges = bounds(own)
         for fact in facts:
-            path, whole = fact["path"], [(0, fact["bytes"])]
+            path, place, whole = fact["path"], _place(fact), [(0, fact["bytes"])]
             if path in ranges:
                 parts = ranges[path] if len(ranges[path]) > 1 else []
-                sha256, *others = _digests(Path(path), [*whole, *parts])
+                sha256, *others = _digests(place, [*whole, *parts])
                 entries["inputs"].append({"path": path, "bytes": fact["bytes"], "sha256": sha256})
                 entries["pieces"] += [_piece(path, *found) for found in zip(parts, others, strict=True)]
             elif path in pieces:
-                entries["pieces"].append(_piece(path, pieces[path], *_digests(Path(path), [pieces[path]])))
+                entries["pieces"].append(_piece(path, pieces[path], *_digests(place, [pieces[path]])))
         return entries
 
     hashes = _in_background(work)
@@ -141,10 +156,32 @@ def hashed_part(
 
 
 def require_unchanged(fact: Mapping[str, Any]) -> None:
-    """Raise DataError if an input no longer has the size and the time of ``fact``, from :func:`input_facts`."""
-    path = Path(fact["path"])
-    if not path.exists() or input_facts([path]) != [fact]:
-        raise DataError(f"{path}: changed while it was read; prepare it again")
+    """Raise DataError if an input no longer has the size and the time (ETag) of ``fact``, from :func:`input_facts`."""
+    place = _place(fact)
+    same = place.is_unchanged() if isinstance(place, ObjectFile) else place.exists() and input_facts([place]) == [fact]
+    if not same:
+        raise DataError(f"{place}: changed while it was read; prepare it again")
+
+
+def require_same_content(manifest: Mapping[str, Any]) -> None:
+    """Raise DataError if the inputs of a data set, or of a part, are no longer those that its manifest describes."""
+    whole = [{**entry, "start": 0, "stop": entry["bytes"]} for entry in manifest.get("inputs", ())]
+    for entry in (*whole, *manifest.get("pieces", ())):
+        try:
+            place = _current(entry["path"])
+            same = _digests(place, [(entry["start"], entry["stop"])]) == [entry["sha256"]]
+            same = same and entry.get("bytes") in (None, _version(place)["bytes"])
+        except OSError as error:
+            raise DataError(f"{entry['path']}: cannot be read ({error.strerror})") from error
+        if not same:
+            raise DataError(f"{entry['path']}: has changed")
+
+
+def _current(path: str) -> Path | ObjectFile:
+    if not is_address(path):
+        return Path(path)
+    place = ObjectPath.parse(path)
+    return ObjectFile(place, place.stat())
 
 
 def _all(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -158,7 +195,7 @@ def _piece(path: str, place: Range, sha256: str) -> dict[str, Any]:
     return {"path": path, "start": place[0], "stop": place[1], "sha256": sha256}
 
 
-def _digests(path: Path, ranges: Sequence[Range], block: int = 1 << 20) -> list[str]:
+def _digests(path: Path | ObjectFile, ranges: Sequence[Range], block: int = 1 << 20) -> list[str]:
     """SHA-256 of ranges of a file in one pass; the first range covers the others, which follow each other."""
     outer, inner, number = hashlib.sha256(), [hashlib.sha256() for _ in ranges[1:]], 0
     at, stop = ranges[0]

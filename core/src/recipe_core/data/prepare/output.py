@@ -26,6 +26,7 @@ from recipe_core.data.prepare.manifest import (
 from recipe_core.data.prepare.pool import WorkerDiedError
 from recipe_core.errors import ConfigError, DiskError, RecipeError
 from recipe_core.files import disk_error, exchange, lock_now, remove, require_local, sync, write_text
+from recipe_core.files.objects.reading import ObjectFile
 
 _REPLACES = {"replaces": "an earlier set"}
 """Journal entry of a set that is about to replace another."""
@@ -55,13 +56,15 @@ class Output:
         DiskError: the folder cannot be written.
     """
 
-    def __init__(self, final: Path, settings: Mapping[str, Any], *, reads: Iterable[Path], overwrite: bool) -> None:
+    def __init__(
+        self, final: Path, settings: Mapping[str, Any], *, reads: Iterable[Path | ObjectFile], overwrite: bool
+    ) -> None:
         require_local(final, "output")
         # Path.resolve would follow links, which must stay links; "." and ".." have no name.
         self.final, self.overwrite = Path(os.path.abspath(final)), overwrite  # noqa: PTH100
         if not self.final.name:
             raise ConfigError(f"output: {final}: is the root of the file system; name a folder in it")
-        self.shown, self._reads = final, list(reads)
+        self.shown, self._reads = final, [path for path in reads if isinstance(path, Path)]
         self.folder = self.final.with_name(f".{self.final.name}.part")
         self._old = self.final.with_name(f".{self.final.name}.old")
         self.key = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()

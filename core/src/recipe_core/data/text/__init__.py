@@ -1,9 +1,10 @@
 """Text for ``recipe prepare``: from files and dumps to documents, clean text and sentences.
 
-``readers.py``: from files to records; read it first. ``inputs.py``: the input files; ``pieces.py`` cuts them for the
-parts of a preparation. ``stream.py``: decompression and decoding; ``lines.py``, ``json_lines.py``: lines and JSON lines
-of a stream. ``columns/``: a column of Parquet and Arrow files. ``wikitext/``: from pages of MediaWiki dumps to prose.
-``sentences.py``: from text to sentences. ``library.py``: the English text in CPython's library.
+``readers.py``: from files to records; read it first. ``inputs.py``: the input files; ``objects.py``: those in object
+storage; ``pieces.py`` cuts them for the parts of a preparation. ``stream.py``: decompression and decoding;
+``lines.py``, ``json_lines.py``: lines and JSON lines of a stream. ``columns/``: a column of Parquet and Arrow files.
+``wikitext/``: from pages of MediaWiki dumps to prose. ``sentences.py``: from text to sentences. ``library.py``: the
+English text in CPython's library.
 """
 
 from __future__ import annotations

@@ -9,10 +9,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from recipe_core.data.text.columns import column_format, column_problem, saved_files
+from recipe_core.data.text.objects import input_objects
 from recipe_core.data.text.stream import first_bytes
 from recipe_core.data.text_settings import Format, Source, TextInput
 from recipe_core.errors import DataError
 from recipe_core.files.named import matches
+from recipe_core.files.objects import is_address
+from recipe_core.files.objects.reading import ObjectFile
 
 _PACKED = {"gz": "gzip", "gzip": "gzip", "bz2": "bzip2", "zst": "zstd", "zstd": "zstd"}
 _ENDINGS: dict[str, Format] = {
@@ -58,7 +61,7 @@ def find(settings: TextInput) -> list[Source]:
         DataError: one message for all problems.
     """
     problems: list[str] = []
-    input_of: dict[Path, str] = {}
+    input_of: dict[Path | ObjectFile, str] = {}
     sources = []
     for name in settings.inputs:
         for path in _files(name, problems):
@@ -95,7 +98,21 @@ def _one_message(problems: list[str], shown: int = 20) -> str:
     return "\n".join([f"{len(problems)} problems:", *(f"  - {problem}" for problem in problems[:shown]), *more])
 
 
-def _files(name: str, problems: list[str]) -> list[Path]:
+def _files(name: str, problems: list[str]) -> list[Path | ObjectFile]:
+    if is_address(name):
+        return _objects(name, problems)
+    return list(_local_files(name, problems))
+
+
+def _objects(name: str, problems: list[str]) -> list[Path | ObjectFile]:
+    try:
+        return list(input_objects(name))
+    except DataError as error:
+        problems.append(str(error))
+        return []
+
+
+def _local_files(name: str, problems: list[str]) -> list[Path]:
     path = Path(name).expanduser()
     before = len(problems)
     if path.is_dir():
@@ -149,18 +166,16 @@ def _matches(pattern: Path, problems: list[str]) -> list[Path]:
     return _in_order(units)
 
 
-def _source(path: Path, settings: TextInput) -> Source | str:
+def _source(path: Path | ObjectFile, settings: TextInput) -> Source | str:
     *stem, ending = path.name.lower().split(".")
     expected = _PACKED.get(ending) if stem else None
     inner = ".".join(stem) if expected else path.name.lower()
     if "multistream-index" in inner:
         return "this is the index of a multistream dump, not its text; name the dump alone"
     try:
-        if not path.exists():
-            return "there is no such file or folder"
-        if not path.is_file():
-            return "this is neither a file nor a folder; its end could not be told from a damaged file's"
-        size = path.stat().st_size
+        if problem := _not_a_file(path):
+            return problem
+        size = path.size if isinstance(path, ObjectFile) else path.stat().st_size
         packing, start = first_bytes(path, _HEAD_BYTES)
     except DataError as error:
         return str(error).removeprefix(f"{path}: ")
@@ -177,6 +192,14 @@ def _source(path: Path, settings: TextInput) -> Source | str:
     if form in ("text", "jsonl", "mediawiki"):
         return Source(path, size, form, packing)  # type: ignore[arg-type]  # mypy does not narrow by `in`
     return form
+
+
+def _not_a_file(path: Path | ObjectFile) -> str:
+    if isinstance(path, ObjectFile) or path.is_file():
+        return ""
+    if not path.exists():
+        return "there is no such file or folder"
+    return "this is neither a file nor a folder; its end could not be told from a damaged file's"
 
 
 def _with_columns(source: Source, settings: TextInput) -> Source | str:

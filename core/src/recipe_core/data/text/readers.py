@@ -13,9 +13,10 @@ from recipe_core.data.text.lines import numbered_lines, refuse, too_long
 from recipe_core.data.text.stream import Replacing, TextStream
 from recipe_core.data.text_settings import Counts, Record, Source, TextInput
 from recipe_core.errors import DataError
+from recipe_core.files.objects.reading import ObjectFile
 
 _MAX_WARNINGS = 20
-_warned: set[Path] = set()
+_warned: set[Path | ObjectFile] = set()
 """Files about whose encoding this process has warned."""
 
 
@@ -64,7 +65,7 @@ def _stream_records(
                 counts.replaced_in_pieces[str(source.path)] = replacing.places
 
 
-def _warn(path: Path, replacing: Replacing) -> None:
+def _warn(path: Path | ObjectFile, replacing: Replacing) -> None:
     # Once per file, though several stages of a preparation read it.
     if not replacing.places or path in _warned:
         return

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from recipe_core.data.text_settings import Counts, Source
 from recipe_core.errors import DataError
+from recipe_core.files.objects.reading import ObjectFile
 
 MAGIC = {
     b"\x1f\x8b": "gzip",
@@ -81,7 +82,7 @@ class Unpacked(io.BufferedIOBase):
         DataError: while reading; the file is truncated or damaged.
     """
 
-    def __init__(self, path: Path, packing: str | None, start: int = 0, stop: int | None = None) -> None:
+    def __init__(self, path: Path | ObjectFile, packing: str | None, start: int = 0, stop: int | None = None) -> None:
         self._path, self.packing = path, packing
         self._unpacker = _UNPACKERS[packing]() if packing else None
         self._file = path.open("rb", buffering=0)
@@ -332,7 +333,7 @@ def too_many(places: int, size: int, most: float) -> bool:
     return places > max(FEW, most * size)
 
 
-def better_encoding(path: Path, offset: int, encoding: str) -> str:
+def better_encoding(path: Path | ObjectFile, offset: int, encoding: str) -> str:
     """Return advice for a file that is not written in ``encoding``, as its byte ``offset`` shows."""
     usual = "set encoding=... to what the file is written in"
     try:
@@ -357,7 +358,7 @@ def better_encoding(path: Path, offset: int, encoding: str) -> str:
     return f"set encoding={'cp1252' if western else matches[0].encoding}, which seems to fit"
 
 
-def first_bytes(path: Path, size: int) -> tuple[str | None, bytes]:
+def first_bytes(path: Path | ObjectFile, size: int) -> tuple[str | None, bytes]:
     """Return the compression of a file and the first ``size`` bytes of its content.
 
     Raises:

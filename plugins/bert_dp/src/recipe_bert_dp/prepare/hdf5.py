@@ -49,7 +49,7 @@ def prepare(settings: PrepareHdf5) -> dict[str, Any]:
     with Output(final, key, reads=[*inputs, vocabulary.path], overwrite=settings.overwrite) as output:
         hashes = hashed(facts)
         work = output.folder / WORK
-        workers = fitting(settings.workers, sum(path.stat().st_size for path in inputs))
+        workers = fitting(settings.workers, sum(fact["bytes"] for fact in facts))
         counts = write_store(settings, vocabulary, output, work, workers)["counts"]
         return write_set(settings, vocabulary, output, counts, hashes)
 

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from recipe_core.data.text.columns.messages import BATCH, FILE_END, FILE_MAGIC, STREAM_END, Message, messages
 from recipe_core.data.text.columns.table import Group, cut_off, damaged, decoding
+from recipe_core.files.objects.reading import ObjectFile
 
 
 class ArrowTable:
@@ -21,7 +22,7 @@ class ArrowTable:
         DataError: it is truncated or damaged.
     """
 
-    def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
+    def __init__(self, path: Path | ObjectFile, file: BinaryIO, size: int) -> None:
         import pyarrow
 
         self._path, self._file, self._size = path, file, size

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 from recipe_core.data.text.columns.footer import row_groups
 from recipe_core.data.text.columns.table import ENCRYPTED, ENCRYPTED_MAGIC, PARQUET_MAGIC, Group, cut_off, decoding
 from recipe_core.errors import DataError
+from recipe_core.files.objects.reading import ObjectFile
 
 _ROWS = 128
 """Rows that are decoded at once: enough that the calls cost little, few enough for texts of megabytes."""
@@ -26,7 +27,7 @@ class ParquetTable:
         DataError: it is encrypted, truncated or damaged, or only describes other files.
     """
 
-    def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
+    def __init__(self, path: Path | ObjectFile, file: BinaryIO, size: int) -> None:
         import pyarrow.parquet
 
         file.seek(max(size - len(PARQUET_MAGIC), 0))

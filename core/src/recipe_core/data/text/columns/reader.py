@@ -71,7 +71,7 @@ def column_records(source: Source, settings: TextInput, counts: Counts, done: in
 def _open(source: Source, settings: TextInput) -> Iterator[Table]:
     require_pyarrow(source.path, source.format)
     try:
-        file = source.path.open("rb")
+        file: Any = source.path.open("rb")
     except OSError as error:
         raise DataError(f"{source.path}: cannot be read ({error.strerror or error})") from error
     with file:

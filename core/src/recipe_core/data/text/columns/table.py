@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from recipe_core.data.text.columns.messages import FILE_MAGIC, is_stream
 from recipe_core.data.text_settings import Format
 from recipe_core.errors import DataError
+from recipe_core.files.objects.reading import ObjectFile
 
 PARQUET_MAGIC, ENCRYPTED_MAGIC = b"PAR1", b"PARE"
 NAMES = {"parquet": "Parquet", "arrow": "Arrow"}
@@ -62,7 +63,7 @@ def column_format(start: bytes) -> Format | None:
     return "arrow" if start.startswith(FILE_MAGIC) or is_stream(start) else None
 
 
-def require_pyarrow(path: Path, form: str) -> None:
+def require_pyarrow(path: Path | ObjectFile, form: str) -> None:
     """Require a pyarrow that can be used.
 
     Raises:
@@ -79,7 +80,7 @@ def require_pyarrow(path: Path, form: str) -> None:
 
 
 @contextmanager
-def decoding(path: Path, form: str) -> Iterator[None]:
+def decoding(path: Path | ObjectFile, form: str) -> Iterator[None]:
     """Word the errors of pyarrow; only its calls belong into this context.
 
     Raises:
@@ -105,7 +106,7 @@ def decoding(path: Path, form: str) -> Iterator[None]:
         raise damaged(path, form, error) from error
 
 
-def damaged(path: Path, form: str, reason: object) -> DataError:
+def damaged(path: Path | ObjectFile, form: str, reason: object) -> DataError:
     """Return the error of a damaged file."""
     text = " ".join(str(reason).split())
     text = text if len(text) <= 200 else f"{text[:200]}..."
@@ -120,6 +121,6 @@ def damaged(path: Path, form: str, reason: object) -> DataError:
 ENCRYPTED = "is encrypted; write it again without encryption"
 
 
-def cut_off(path: Path, form: str, expected: str) -> DataError:
+def cut_off(path: Path | ObjectFile, form: str, expected: str) -> DataError:
     """Return the error of a truncated file; ``expected`` is what is missing at its end."""
     return DataError(f"{path}: does not end with {expected}, so the {NAMES[form]} file is cut off; get it again")
