@@ -49,15 +49,16 @@ CORE = ROOT / "core"
 TESTING = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 SITE = ("furo", "myst-parser", "sphinx")
 PEERS = (
-    "gigatoken", "jsonschema", "lm-eval", "megatron-core", "peft", "pyarrow", "pytorch-optimizer", "scikit-learn",
-    "transformers",
+    "datatrove", "fasteners", "fasttext-numpy2-wheel; python_version < '3.13'", "ftfy", "gigatoken", "jsonschema",
+    "lm-eval", "megatron-core", "peft", "pyarrow", "pytorch-optimizer", "scikit-learn", "spacy", "transformers",
+    "xxhash<4",
 )  # fmt: skip
 """Packages that the tests compare our results with."""
 XLA = ("torch==2.9.0", "torch-xla==2.9.0")
 """The last release of PyTorch/XLA, and the PyTorch that belongs to it."""
 NEURONX = ("boto3", "tenacity", "transformers==4.57.*")
 """Further packages that neuronx-distributed imports; it uses names that release 5 of transformers removed."""
-UNTYPED = {"lm-eval", "ray", "torch-xla"}
+UNTYPED = {"datatrove", "lm-eval", "ray", "spacy", "torch-xla"}
 """Packages without complete type hints, and heavy: they are not installed where types are checked."""
 HEAVY = {"accelerate", "h5py", "numpy", "ray", "tensorboardx", "tokenizers", "torch"}
 """Packages that the light half does not import."""

@@ -45,6 +45,11 @@ class TextInput:
         """True if a JSON line or a row whose text is empty or white space is a document."""
         return False
 
+    @property
+    def numbers_documents(self) -> bool:
+        """True if ``Record.document`` is set."""
+        return False
+
     def __post_init__(self) -> None:
         problems = []
         if not self.inputs:
@@ -85,6 +90,8 @@ class Record:
     """Title of a wiki page; None for other texts."""
     namespaces: tuple[str, ...] = ()
     """The dump's names of the file and category namespaces: links to these show no text."""
+    document: tuple[str, int] | None = None
+    """The file, and the document's number from 1 among those read of it; None unless the settings ask for it."""
 
     def __str__(self) -> str:
         """Return its location, for messages: ``wiki.jsonl:7``, or ``dump.xml.bz2, page 7 ('Anarchism')``."""
@@ -110,11 +117,13 @@ class Counts:
     """Pages other than articles: talk, user, template and category pages and so on."""
     replaced_in_pieces: dict[str, int] = field(default_factory=dict)
     """:attr:`replaced` by path, in files of which only a piece was read."""
+    documents_in_pieces: dict[str, int] = field(default_factory=dict)
+    """:attr:`documents` by path, in such files; empty unless the settings number documents."""
 
     def as_dict(self) -> dict[str, int]:
         """Return the numbers, as plain data for a manifest."""
         numbers = asdict(self)
-        del numbers["replaced_in_pieces"]
+        del numbers["replaced_in_pieces"], numbers["documents_in_pieces"]
         return numbers
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from recipe_core import too_small
-from recipe_core.data.text_settings import TextInput
+from recipe_core.data.filters.settings import FilteredInput
 
 SPECIAL_TOKENS = 3
 """[CLS] and two [SEP] in every sample."""
@@ -133,7 +133,7 @@ class BertHdf5:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrepareHdf5(TextInput):
+class PrepareHdf5(FilteredInput):
     """Text to HDF5 shards. Defaults are for phase 1; for phase 2, set ``sequence=512 max_predictions=80``."""
 
     vocabulary: str = ""

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Literal
 
 from recipe_core import too_small
-from recipe_core.data.text_settings import TextInput
+from recipe_core.data.filters.settings import FilteredInput
 from recipe_core.files.named import problem_of, split_weights
 
 TRAIN = "train"
@@ -125,7 +125,7 @@ class GptIndexed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GptPrepare(TextInput):
+class GptPrepare(FilteredInput):
     """Text to token files of Megatron (.bin and .idx)."""
 
     output: str = ""
@@ -160,7 +160,7 @@ class GptPrepare(TextInput):
     @property
     def keeps_empty(self) -> bool:
         """True if JSON lines whose text is empty or white space are documents."""
-        return self.empty_documents == "keep"
+        return self.empty_documents == "keep" and not self.filters
 
     @property
     def trained_size(self) -> int:

@@ -122,9 +122,24 @@ def _inspection_text(path: Path, inspection: Inspection) -> str:
     blocks = [f"{click.style(str(path), bold=True)}: {inspection.kind}", table(inspection.facts)]
     if inspection.lengths:
         blocks.append(_histogram(inspection.lengths))
+    blocks += _filter_blocks(path)
     if inspection.example is not None:
         blocks.append(f"{click.style('An example', bold=True)}\n\n{inspection.example}")
     return "\n\n".join(blocks)
+
+
+def _filter_blocks(path: Path) -> list[str]:
+    """The counts and samples of filters in the manifest of a prepared data set; none for other paths."""
+    from recipe_core.data.filters.counts import filter_rows, sample_lines
+    from recipe_core.data.prepare.manifest import read_manifest
+
+    try:
+        manifest = read_manifest(path if path.is_dir() else path.parent)
+        rows, samples = filter_rows(manifest), sample_lines(manifest)
+    except (DataError, LookupError, TypeError, AttributeError):  # `recipe verify` reports a damaged manifest
+        return []
+    lists = [("Filters", table(rows)), ("Dropped, for example", "\n".join(f"  {line}" for line in samples))]
+    return [f"{click.style(title, bold=True)}\n\n{text}" for title, text in lists if text]
 
 
 def table(rows: Sequence[tuple[str, str]]) -> str:

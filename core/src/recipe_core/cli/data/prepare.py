@@ -207,8 +207,11 @@ def _made(
 
 
 def _summary(manifest: Mapping[str, Any], where: str) -> str:
+    from recipe_core.data.filters.counts import filter_rows
+
     facts = {**manifest.get("counts", {}), **{k: v for k, v in manifest.items() if isinstance(v, (int, str))}}
     rows = [(key.replace("_", " "), f"{value:,}" if isinstance(value, int) else value) for key, value in _flat(facts)]
+    rows += filter_rows(manifest)
     return table([*rows, ("written to", where)] if where else rows)
 
 

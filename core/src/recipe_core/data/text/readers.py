@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from recipe_core.data.text.columns import column_records
@@ -45,9 +46,12 @@ def records(
             found = column_records(source, settings, counts, done)
         else:
             found = _stream_records(source, settings, counts, done, replacing)
-        for record in found:
+        number = 0
+        for number, record in enumerate(found, 1):
             counts.documents += 1
-            yield record
+            yield replace(record, document=(str(source.path), number)) if settings.numbers_documents else record
+        if number and settings.numbers_documents and not source.is_whole:
+            counts.documents_in_pieces[str(source.path)] = number
         done += source.bytes
     if not counts.documents and pieces is None:
         raise DataError(f"{', '.join(settings.inputs)}: {_why_nothing(counts)}")

@@ -19,6 +19,7 @@ from recipe_bert_dp.prepare.store import opened
 from recipe_bert_dp.prepare.tokens import write_store
 from recipe_bert_dp.prepare.workers import fitting
 from recipe_bert_dp.settings import PrepareHdf5
+from recipe_core.data.filters import FilterChain, require_kept
 from recipe_core.data.prepare import Output, ProgressBar, hashed, input_facts, ordered_map, sha256, writing
 from recipe_core.data.text import find as find_inputs
 from recipe_core.files import require_space, sync
@@ -43,15 +44,17 @@ def prepare(settings: PrepareHdf5) -> dict[str, Any]:
     """
     vocabulary = Vocabulary.read(Path(settings.vocabulary).expanduser(), settings.lowercase)
     inputs = [source.path for source in find_inputs(settings)]
-    facts = input_facts(inputs)
-    key = {"kind": KIND, **plain(settings), "vocabulary": sha256(vocabulary.path), "inputs": facts}
+    facts, filters = input_facts(inputs), FilterChain.of(settings)
+    key = {
+        "kind": KIND, **plain(settings), "vocabulary": sha256(vocabulary.path), "inputs": facts, **filters.identity,
+    }  # fmt: skip
     final = Path(settings.output).expanduser()
     with Output(final, key, reads=[*inputs, vocabulary.path], overwrite=settings.overwrite) as output:
         hashes = hashed(facts)
         work = output.folder / WORK
         workers = fitting(settings.workers, sum(fact["bytes"] for fact in facts))
-        counts = write_store(settings, vocabulary, output, work, workers)["counts"]
-        return write_set(settings, vocabulary, output, counts, hashes)
+        entry = write_store(settings, vocabulary, output, work, workers, filters)
+        return write_set(settings, vocabulary, output, entry["counts"], hashes, filters.entries(entry["filters"]))
 
 
 def plain(settings: PrepareHdf5) -> dict[str, Any]:
@@ -65,15 +68,17 @@ def write_set(
     output: Output,
     counts: Mapping[str, int],
     inputs: Callable[[], list[dict[str, Any]]],
+    filters: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Make the shards from the tokens of all documents, which are in the folder :data:`WORK`, and finish the output.
 
-    ``inputs`` returns the manifest's entries of the inputs.
+    ``inputs`` returns the manifest's entries of the inputs; ``filters`` is its entry of the filters, if there are any.
 
     Raises:
         DataError: there are too few documents.
         DiskError: no space is left.
     """
+    require_kept(filters, settings.inputs)
     work = output.folder / WORK
     parts = splits(counts["documents"], settings)
     dealt = [(split, _deal(split, settings, vocabulary, output, work)) for split in parts]
@@ -84,6 +89,7 @@ def write_set(
         "vocabulary": {"file": "vocab.txt", "size": vocabulary.size, "sha256": sha256(vocabulary.path)},
         "inputs": inputs(),
         "counts": {**counts, **{split.name: pair_counts for split, pair_counts in dealt}},
+        **filters,
         "files": files,
     }
     with output.writing():

@@ -20,6 +20,7 @@ from recipe_bert_dp.prepare.store import DOCUMENTS, SENTENCES, TOKENS
 from recipe_bert_dp.prepare.tokens import write_store
 from recipe_bert_dp.prepare.workers import fitting
 from recipe_bert_dp.settings import PrepareHdf5
+from recipe_core.data.filters import FilterChain, merged_filters
 from recipe_core.data.prepare import (
     Output,
     PreparedPart,
@@ -47,15 +48,16 @@ def prepare_part(settings: PrepareHdf5, part: PreparePart) -> dict[str, Any]:
     vocabulary = Vocabulary.read(Path(settings.vocabulary).expanduser(), settings.lowercase)
     sources = find(settings)
     facts = input_facts([source.path for source in sources])
-    pieces = pieces_of(settings, sources, part)
+    pieces, filters = pieces_of(settings, sources, part), FilterChain.of(settings)
     key = {
         "kind": KIND, **plain(settings), "vocabulary": sha256(vocabulary.path), "inputs": facts, "part": str(part),
+        **filters.identity,
     }  # fmt: skip
     reads = [*(source.path for source in sources), vocabulary.path]
     with Output(Path(settings.output).expanduser(), key, reads=reads, overwrite=settings.overwrite) as output:
         hashes = hashed_pieces(settings, sources, facts, part, pieces)
         workers = fitting(settings.workers, sum(piece.bytes for piece in pieces))
-        entry = write_store(settings, vocabulary, output, output.folder, workers, pieces)
+        entry = write_store(settings, vocabulary, output, output.folder, workers, filters, pieces)
         inputs = hashes()
         with output.writing():
             shutil.copyfile(vocabulary.path, output.folder / _VOCABULARY)
@@ -64,10 +66,12 @@ def prepare_part(settings: PrepareHdf5, part: PreparePart) -> dict[str, Any]:
             {
                 "kind": KIND,
                 "part": str(part),
-                "same": {"vocab.txt": key["vocabulary"]},
+                "same": {"vocab.txt": key["vocabulary"], **filters.identity},
                 "settings": plain(settings),
                 "counts": entry["counts"],
+                **filters.entries(entry["filters"]),
                 "replaced_in_pieces": entry["replaced_in_pieces"],
+                "documents_in_pieces": entry["documents_in_pieces"],
                 **inputs,
                 "files": files,
                 "versions": {"recipe-bert-dp": version("recipe-bert-dp")},
@@ -103,7 +107,7 @@ def merge(settings: PrepareHdf5, parts: Sequence[PreparedPart]) -> dict[str, Any
                 (output.folder / WORK).mkdir(exist_ok=True)
                 _join(parts, output.folder / WORK)
                 output.note({"stage": "joined"})
-        return write_set(settings, vocabulary, output, counts, lambda: merged_inputs(parts))
+        return write_set(settings, vocabulary, output, counts, lambda: merged_inputs(parts), merged_filters(parts))
 
 
 def _join(parts: Sequence[PreparedPart], folder: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from recipe_core import DataError, write_text
 from recipe_core.checkpoint.inference.tokenizer import end_of_document
+from recipe_core.data.filters import FilterChain, dropped_by, require_kept
 from recipe_core.data.prepare import (
     Output,
     PreparePart,
@@ -65,15 +66,17 @@ def prepare(settings: GptPrepare) -> dict[str, Any]:
     work = Preparation.of(settings)
     with work.output() as output:
         hashes = hashed(work.facts)
-        tokenizer = work.tokenizer or known_tokenizer(_trained_tokenizer(settings, work.sources, output), work.end)
+        tokenizer = work.tokenizer or known_tokenizer(_trained_tokenizer(work, output), work.end)
         with output.writing():
             write_text(output.folder / TOKENIZER, tokenizer.content)
-        store, complete = write_tokens(settings, work.sources, output, tokenizer)
+        store, complete = write_tokens(work, work.sources, output, tokenizer)
         inputs = hashes()
         with output.writing():
             store.remove_parts()
             files = file_facts(output.folder, FILES)
-        return output.finish(manifest_of(store.dtype, tokenizer.size, complete["complete"], work.plain, inputs, files))
+        filters = work.filters.entries(complete["filters"])
+        counts = complete["complete"]
+        return output.finish(manifest_of(store.dtype, tokenizer.size, counts, work.plain, inputs, files, filters))
 
 
 @dataclass(frozen=True)
@@ -88,20 +91,22 @@ class Preparation:
     """None: it is trained on the input."""
     plain: dict[str, Any]
     """The settings that affect the bytes of the files."""
+    filters: FilterChain
 
     @classmethod
     def of(cls, settings: GptPrepare) -> Preparation:
         """Find the inputs and read the tokenizer.
 
         Raises:
-            ConfigError: the vocabulary has no end of a document.
+            ConfigError: the vocabulary has no end of a document, or a filter cannot be used.
             DataError: an input or the tokenizer is missing, damaged or of another kind.
         """
         sources = find(settings)
         end, path = settings.eod if settings.append_eod else None, Path(settings.tokenizer).expanduser()
         tokenizer = None if settings.tokenizer == TRAIN else read_known_tokenizer(path, end)
         settings_of_files = {name: value for name, value in plain(settings).items() if name not in _NOT_IN_FILES}
-        return cls(settings, sources, input_facts([s.path for s in sources]), tokenizer, settings_of_files)
+        facts = input_facts([s.path for s in sources])
+        return cls(settings, sources, facts, tokenizer, settings_of_files, FilterChain.of(settings))
 
     @property
     def end(self) -> str | None:
@@ -116,6 +121,7 @@ class Preparation:
             **self.plain,
             "inputs": self.facts,
             "tokenizer": hash_of(chosen.content if chosen else TRAIN),
+            **self.filters.identity,
             **({"part": str(part)} if part else {}),
         }
         reads = [source.path for source in self.sources] + [Path(settings.tokenizer).expanduser()] * (
@@ -126,7 +132,7 @@ class Preparation:
 
 def manifest_of(
     dtype: np.dtype[Any], vocabulary: int, counts: Mapping[str, int], plain_settings: Mapping[str, Any],
-    inputs: Sequence[Mapping[str, Any]], files: Mapping[str, Any],
+    inputs: Sequence[Mapping[str, Any]], files: Mapping[str, Any], filters: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the manifest of a data set."""
     return {
@@ -134,6 +140,7 @@ def manifest_of(
         "dtype": dtype.name,
         "vocabulary": vocabulary,
         "counts": counts,
+        **filters,
         "settings": plain_settings,
         "inputs": inputs,
         "files": files,
@@ -146,14 +153,14 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in ("recipe-megatron-gpt", "tokenizers")}
 
 
-def _trained_tokenizer(settings: GptPrepare, sources: Sequence[Source], output: Output) -> str:
+def _trained_tokenizer(work: Preparation, output: Output) -> str:
     """The content of a tokenizer.json, trained on the input or by the interrupted run."""
     path = output.folder / TOKENIZER
     if any("trained" in entry for entry in output.done):
         return path.read_text(encoding="utf-8")
-    total = sum(source.size for source in sources)
+    settings, total = work.settings, sum(source.size for source in work.sources)
     with ProgressBar("tokenizer", total) as progress:
-        tokenizer = train_tokenizer(_spread(settings, sources, total, progress), settings.trained_size)
+        tokenizer = train_tokenizer(_spread(work, total, progress), settings.trained_size)
     if settings.append_eod:
         end_of_document(tokenizer, settings.eod)
     content: str = tokenizer.to_str(pretty=True)
@@ -163,9 +170,9 @@ def _trained_tokenizer(settings: GptPrepare, sources: Sequence[Source], output: 
     return content
 
 
-def _spread(settings: GptPrepare, sources: Sequence[Source], total: int, progress: ProgressBar) -> Iterator[str]:
+def _spread(work: Preparation, total: int, progress: ProgressBar) -> Iterator[str]:
     # documents with `train_characters` characters in all, spread over the whole input
-    characters = 0
+    settings, characters = work.settings, 0
 
     def selected() -> Iterator[list[Record]]:
         nonlocal characters
@@ -175,17 +182,23 @@ def _spread(settings: GptPrepare, sources: Sequence[Source], total: int, progres
                 yield [record]
             progress.update(record.consumed)
 
-    workers = _workers(settings, sources, "plain") if _has_dumps(sources) else 1
-    for texts in ordered_map(_clean_all, selected(), workers, _describe):
+    workers = _workers(settings, work.sources, "plain") if _has_dumps(work.sources) or work.filters else 1
+    for texts in ordered_map(_CleanAll(work.filters), selected(), workers, _describe):
         yield from texts
 
 
-def _clean_all(chunk: list[Record]) -> list[str]:
-    return [text for record in chunk if (text := clean(record))]
+@dataclass(frozen=True)
+class _CleanAll:
+    filters: FilterChain
+
+    def __call__(self, chunk: list[Record]) -> list[str]:
+        counts = self.filters.new_counts()
+        texts = [(record, text) for record in chunk if (text := clean(record))]
+        return [kept for record, text in texts if (kept := self.filters.apply(record, text, counts))]
 
 
 def write_tokens(
-    settings: GptPrepare,
+    work: Preparation,
     sources: Sequence[Source],
     output: Output,
     tokenizer: KnownTokenizer,
@@ -194,14 +207,14 @@ def write_tokens(
     """Write the tokens that an interrupted run has not, of all inputs or of the pieces ``sources`` of a part.
 
     Returns:
-        The files, and the last entry of the journal: ``complete``, the counts of all documents, and
-        ``replaced_in_pieces``.
+        The files, and the last entry of the journal: ``complete``, the counts of all documents, ``filters``, what each
+        filter did, ``replaced_in_pieces`` and ``documents_in_pieces``.
 
     Raises:
         DataError: an input is damaged or of another kind, or there is no text outside of a part.
         DiskError: there is no space left, or the output cannot be written.
     """
-    dtype = tokenizer.dtype
+    settings, dtype = work.settings, tokenizer.dtype
     store = TokenStore(output, dtype, index=part is None)
     if complete := [entry for entry in output.done if "complete" in entry]:
         return store, complete[0]
@@ -215,8 +228,9 @@ def write_tokens(
             method = _method(settings, tokenizer, first)
             end = b"" if tokenizer.end is None else np.array([tokenizer.end], dtype=dtype).tobytes()
             encode_chunk = ChunkEncoder(
-                method, tokenizer.content, dtype.char, settings.add_special_tokens, end, settings.split_sentences
-            )
+                method, tokenizer.content, dtype.char, settings.add_special_tokens, end, settings.split_sentences,
+                work.filters,
+            )  # fmt: skip
             chunks = _chunks(chain(first, rest))
             for encoded in ordered_map(encode_chunk, chunks, _workers(settings, sources, method), _describe):
                 store.add(encoded)
@@ -228,10 +242,18 @@ def write_tokens(
             "tokens": state.bytes // dtype.itemsize,
             **{name: count for name, count in counts.as_dict().items() if name != "documents"},
             "empty": counts.empty + state.without_text,
+            **({"dropped": dropped_by(state.filters)} if work.filters else {}),
         }
-        if not state.bytes and not part:
-            raise no_text(settings)
-        entry = {"complete": result, "replaced_in_pieces": counts.replaced_in_pieces}
+        if not part:
+            require_kept(work.filters.entries(state.filters), settings.inputs)
+            if not state.bytes:
+                raise no_text(settings)
+        entry = {
+            "complete": result,
+            "filters": state.filters,
+            "replaced_in_pieces": counts.replaced_in_pieces,
+            "documents_in_pieces": counts.documents_in_pieces,
+        }
         store.finish(entry)
     return store, entry
 
@@ -287,7 +309,7 @@ def _has_dumps(sources: Sequence[Source]) -> bool:
 
 def _workers(settings: GptPrepare, sources: Sequence[Source], method: EncodeMethod) -> int:
     # by default, as many processes as save more time than their start takes
-    fast = method != "plain" and not settings.split_sentences
+    fast = method != "plain" and not settings.split_sentences and not settings.filters
     worthwhile = sum(source.bytes / (_FAST if fast and source.format != "mediawiki" else _SLOW) for source in sources)
     packed = any(source.packing or source.has_columns for source in sources)  # their size is known only after reading
     chunks = None if packed else 1 + sum(source.bytes for source in sources) // CHUNK

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from recipe_core import ConfigError, write_text
+from recipe_core.data.filters import merged_filters, require_kept
 from recipe_core.data.prepare import (
     Output,
     PreparedPart,
@@ -67,7 +68,7 @@ def prepare_part(settings: GptPrepare, part: PreparePart) -> dict[str, Any]:
         hashes = hashed_pieces(settings, work.sources, work.facts, part, pieces)
         with output.writing():
             write_text(output.folder / TOKENIZER, tokenizer.content)
-        store, complete = write_tokens(settings, pieces, output, tokenizer, part)
+        store, complete = write_tokens(work, pieces, output, tokenizer, part)
         inputs = hashes()
         with output.writing():
             files = file_facts(output.folder, [_BIN, _SIZES, _DOCUMENTS, TOKENIZER])
@@ -79,9 +80,12 @@ def prepare_part(settings: GptPrepare, part: PreparePart) -> dict[str, Any]:
                     "dtype": store.dtype.name,
                     "vocabulary": tokenizer.size,
                     "tokenizer.json": hash_of(tokenizer.content),
+                    **work.filters.identity,
                 },
                 "counts": complete["complete"],
+                **work.filters.entries(complete["filters"]),
                 "replaced_in_pieces": complete["replaced_in_pieces"],
+                "documents_in_pieces": complete["documents_in_pieces"],
                 "settings": work.plain,
                 **inputs,
                 "files": files,
@@ -102,7 +106,8 @@ def merge(settings: GptPrepare, parts: Sequence[PreparedPart]) -> dict[str, Any]
         DiskError: there is no space left, or the output cannot be written.
     """
     require_encoding(settings, parts)
-    counts, same = merged_counts(parts), parts[0].manifest["same"]
+    counts, same, filters = merged_counts(parts), parts[0].manifest["same"], merged_filters(parts)
+    require_kept(filters, settings.inputs)
     if not counts["tokens"]:
         raise no_text(settings)
     dtype = np.dtype(same["dtype"])
@@ -124,7 +129,7 @@ def merge(settings: GptPrepare, parts: Sequence[PreparedPart]) -> dict[str, Any]
                 prefix.with_suffix(ending).unlink()
             files = file_facts(output.folder, FILES)
         inputs, plain = merged_inputs(parts), parts[0].manifest["settings"]
-        return output.finish(manifest_of(dtype, same["vocabulary"], counts, plain, inputs, files))
+        return output.finish(manifest_of(dtype, same["vocabulary"], counts, plain, inputs, files, filters))
 
 
 def _following(parts: Sequence[PreparedPart], name: str) -> list[Section]:

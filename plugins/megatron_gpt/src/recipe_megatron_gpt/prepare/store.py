@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from recipe_core.data.filters import add_counts
 from recipe_core.data.prepare import Output
 from recipe_core.files import sync
 from recipe_megatron_gpt.data.header import bin_path, idx_path
@@ -37,6 +38,8 @@ class StoreState:
     """Of the .bin file."""
     sequences: int = 0
     documents: int = 0
+    filters: list[dict[str, Any]] = field(default_factory=list)
+    """The counts of each filter, as plain data."""
 
 
 class TokenStore:
@@ -88,6 +91,7 @@ class TokenStore:
             bytes=state.bytes + len(part.tokens),
             sequences=state.sequences + part.sizes.size,
             documents=state.documents + part.sequences.size,
+            filters=add_counts(state.filters, part.filters),
         )
         if time.monotonic() - self._noted >= NOTE_EVERY:
             self.note()

@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from recipe_core.data.filters import FilterChain, FilterCounts
 from recipe_core.data.prepare import working_on
 from recipe_core.data.text import Record, clean, sentences
 from recipe_megatron_gpt.tokenizer.encoders import Encode, EncodeMethod, encoder
@@ -27,6 +28,8 @@ class EncodedChunk:
     """Documents read."""
     without_text: int
     """Wiki pages without prose, which are left out."""
+    filters: list[FilterCounts]
+    """The counts of each filter."""
     consumed: int
     """Bytes of the inputs read up to the end of the chunk."""
 
@@ -44,9 +47,10 @@ class ChunkEncoder:
     eod: bytes
     """The id that ends a document, as bytes of the file; empty for none."""
     split_sentences: bool
+    filters: FilterChain
 
     def __call__(self, chunk: list[Record]) -> EncodedChunk:
-        """Clean, split and encode the documents, as Megatron-LM's preprocess_data does.
+        """Clean, filter, split and encode the documents, as Megatron-LM's preprocess_data does.
 
         As there, a sentence without tokens is no sequence, and a document without tokens is kept, without sequences and
         end.
@@ -56,9 +60,12 @@ class ChunkEncoder:
         tokens: list[bytes] = []
         sizes: list[int] = []
         sequences: list[int] = []
+        counts, without_text = self.filters.new_counts(), 0
         for record in chunk:
             working_on(record)
             text = clean(record)
+            without_text += text is None
+            text = None if text is None else self.filters.apply(record, text, counts)
             if text is None:
                 continue
             encoded = [ids for ids in encode(list(sentences(text)) if self.split_sentences else [text]) if ids]
@@ -72,7 +79,8 @@ class ChunkEncoder:
             sizes=np.array(sizes, dtype=np.int32),
             sequences=np.array(sequences, dtype=np.int32),
             read=len(chunk),
-            without_text=len(chunk) - len(sequences),
+            without_text=without_text,
+            filters=counts,
             consumed=chunk[-1].consumed,
         )
 
