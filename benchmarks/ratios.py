@@ -91,6 +91,26 @@ FIGURES: Mapping[str, tuple[Figure, ...]] = {
         Figure(f"{kind}, ratio alone", "", "", ratio=f"{kind}/ratio/median", rounds=f"{kind}/ratio/all")
         for kind in ("uncompressed", "gzip")
     ),
+    "prepare_part": tuple(
+        Figure(
+            f"{case}, {engine}, {peer}", f"cases/{case}/sides/{engine}/mb_per_processor_second",
+            f"cases/{case}/sides/{peer}/mb_per_processor_second",
+            ratio=f"cases/{case}/times_faster_processor/{engine}/{peer}", unit="MB/s", rounds=f"cases/{case}/rounds",
+        )
+        for case in ("part", "start") for engine in ("tokenizers", "gigatoken")
+        for peer in ("megatron", "datatrove", "curator")
+    ),
+    "scale": tuple(
+        Figure(f"{case}, {engine}", f"engines/{engine}/cases/{case}/seconds",
+               f"engines/{engine}/cases/{case}/floor_seconds")
+        for engine in ("tokenizers", "gigatoken")
+        for case in ("10,000 files, 4,000 parts", "10,000 files, 20,000 parts", "one file, 4,000 parts",
+                     "one file, 20,000 parts")
+    ),
+    "many_files": tuple(
+        Figure(f"{kind}, {cache}", f"cases/{kind}/sides/{cache}/seconds", f"cases/{kind}/sides/bare/seconds")
+        for kind in ("token files", "shards") for cache in ("empty cache", "again")
+    ),
     "pack": tuple(
         Figure(case, f"{case}, recipe/seconds", f"{case}, best fit decreasing/seconds", rounds="")
         for case in ("million, 3 a row", "million, any number a row")
