@@ -363,7 +363,7 @@ def long(session: nox.Session) -> None:
 @task()
 def coverage(session: nox.Session) -> None:
     """Lines and branches that no test reaches, over all distributions."""
-    install(session, *FOLDERS, *TESTING, "coverage", "pyarrow")
+    install(session, *FOLDERS, *TESTING, "coverage", "obstore", "pyarrow")
     session.run("coverage", "erase")
     session.run("coverage", "run", "-m", "pytest", *map(str, tests_of(*FOLDERS)), *session.posargs)
     session.run("coverage", "combine")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from recipe_core.files import require_local
+from recipe_core.files.objects import ObjectPath, is_address
 
 if TYPE_CHECKING:
     from recipe_core.hooks.registry import Registry
@@ -62,6 +63,16 @@ class LocalPath(click.Path):
         if param is None:
             return self.name
         return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+
+
+class DataPath(LocalPath):
+    """A path on this machine, or an address of object storage (an ObjectPath)."""
+
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Tell the two apart."""
+        return (
+            ObjectPath.parse(os.fspath(value)) if is_address(os.fspath(value)) else super().convert(value, param, ctx)
+        )
 
 
 def _record_command(ctx: click.Context, _: click.Parameter, debug: bool) -> None:

@@ -19,6 +19,9 @@ from recipe_core.data.prepare.manifest import read_manifest
 from recipe_core.errors import ConfigError, DataError, DiskError, PluginError
 from recipe_core.files import home, load_or_build
 from recipe_core.files.documents import DocumentError, parse_json, read_text
+from recipe_core.files.named import split_weights
+from recipe_core.files.objects import ObjectPath, is_address
+from recipe_core.files.objects.copies import local_file
 from recipe_core.hooks.specs import DataIdentity, Dataset, Part
 from recipe_core.hooks.specs.wrapper import WRAPPERS, wrapper_text
 from recipe_core.hooks.target import call
@@ -98,9 +101,11 @@ def _wrapper_order(data: Part[Dataset]) -> dict[str, str]:
 
 
 def identity_of_files(
-    files: Sequence[Path], order: Mapping[str, Any] | None = None, conflicts: Iterable[str] = ()
+    files: Sequence[Path | ObjectPath], order: Mapping[str, Any] | None = None, conflicts: Iterable[str] = ()
 ) -> DataIdentity:
     """Return the identity of data in ``files``, whose order matters; see :class:`DataIdentity` for the other arguments.
+
+    It is the same for files and for their copies in object storage.
 
     Raises:
         DataError: a file cannot be read, or its size differs from its manifest.
@@ -110,7 +115,7 @@ def identity_of_files(
     )
 
 
-def content_digest(files: Sequence[Path]) -> str:
+def content_digest(files: Sequence[Path | ObjectPath]) -> str:
     """Return a digest of file sizes and of 4 KiB blocks spread over each file; names do not count.
 
     Up to 1 MiB in total is read completely; beyond that, changes between the blocks are not detected. Empty without
@@ -121,6 +126,13 @@ def content_digest(files: Sequence[Path]) -> str:
     """
     blocks, digest = max(2, _BLOCKS // max(1, len(files))), sha256()
     for path in files:
+        if isinstance(path, ObjectPath):
+            stat = path.stat()
+            digest.update(stat.size.to_bytes(8, "little"))
+            ranges = [(start, start + length) for start, length in _sampled_ranges(stat.size, blocks)]
+            for block in path.read_ranges(ranges, stat.etag):
+                digest.update(block)
+            continue
         try:
             number = os.open(path, os.O_RDONLY)
             try:
@@ -143,31 +155,44 @@ def _sampled_ranges(size: int, blocks: int) -> Iterator[tuple[int, int]]:
         yield from ((last * number // (blocks - 1), _BLOCK) for number in range(blocks))
 
 
-def _manifest_digest(files: Sequence[Path]) -> str:
+def _manifest_digest(files: Sequence[Path | ObjectPath]) -> str:
     """Digest of the files' SHA-256 in the manifests of ``recipe prepare``, after a check of their sizes."""
     manifests: dict[str, Mapping[str, Any]] = {}
     problems, sums = [], []
     for path in files:  # maybe thousands: os.path takes a quarter of the time of pathlib
-        parent, name = os.path.split(path)
+        parent, name = os.path.split(str(path))
         grandparent, parent_name = os.path.split(parent)
         # Shards may be in a subfolder.
         for folder, listed in ((parent, name), (grandparent, f"{parent_name}/{name}")):
             if folder not in manifests:
-                manifests[folder] = _listed(Path(folder))
+                manifests[folder] = _listed(folder)
             facts = manifests[folder].get(listed)
             if isinstance(facts, Mapping) and {"bytes", "sha256"} <= facts.keys():
                 sums.append(str(facts["sha256"]))
-                if problem := file_problem(path, facts["bytes"]):
-                    problems.append(f"{path}: {problem}, as {Path(folder, MANIFEST)} lists it; prepare the set again")
+                if problem := _size_problem(path, facts["bytes"]):
+                    problems.append(f"{path}: {problem}, as {folder}/{MANIFEST} lists it; prepare the set again")
                 break
     if problems:
         raise DataError("\n".join(problems))
     return _digest(sums) if files and len(sums) == len(files) else ""
 
 
-def _listed(folder: Path) -> Mapping[str, Any]:
+def _size_problem(path: Path | ObjectPath, size: int) -> str:
+    if isinstance(path, Path):
+        return file_problem(path, size)
+    actual = path.stat().size
+    return "" if actual == size else f"has {actual:,} bytes instead of {size:,}"
+
+
+def _listed(folder: str) -> Mapping[str, Any]:
+    if not is_address(folder):
+        place = Path(folder)
+    elif (copy := local_file(ObjectPath.parse(folder) / MANIFEST)) is not None:
+        place = copy.parent
+    else:
+        return {}
     try:
-        files: Mapping[str, Any] = read_manifest(folder).get("files", {})
+        files: Mapping[str, Any] = read_manifest(place).get("files", {})
     except DataError:  # of another program, or damaged, which `recipe verify` reports
         return {}
     return files
@@ -361,3 +386,9 @@ def named_files(config: Any) -> list[Path]:
     """Return the files that the settings of a dataset name."""
     paths = [path for _, texts in texts_of(fill.plain(config)) for path in paths_in(texts)]
     return [path for path in files_named(paths) if path.is_file()]
+
+
+def names_data(config: Any) -> bool:
+    """True if the settings of a dataset name files, or objects in a bucket; false for embedded data."""
+    texts = [text for _, named in texts_of(fill.plain(config)) for text in named]
+    return bool(named_files(config)) or any(is_address(one.text) for one in split_weights(texts))

@@ -10,6 +10,7 @@ from pathlib import Path
 from recipe_core.errors import DataError
 from recipe_core.files import remote
 from recipe_core.files.documents import DocumentError, read_text
+from recipe_core.files.objects import ObjectPath, is_address
 
 LIST = "@"
 """Begins the name of a list file, which has a path in each line."""
@@ -44,6 +45,15 @@ class NamedPath:
         return self.folder / Path(self.text.removeprefix(LIST)).expanduser()
 
     @property
+    def address(self) -> ObjectPath | None:
+        """The address, or its pattern, if the text is one of object storage.
+
+        Raises:
+            ConfigError: it is malformed.
+        """
+        return ObjectPath.parse(self.text) if is_address(self.text) else None
+
+    @property
     def is_pattern(self) -> bool:
         """True if the text has a character of patterns: ``*``, ``?`` or ``[``."""
         return _PATTERN.search(self.text) is not None
@@ -56,16 +66,16 @@ def split_weights(texts: Sequence[str]) -> list[NamedPath]:
     return [_split(text) for text in texts]
 
 
-def read_lists(named: Sequence[NamedPath]) -> list[NamedPath]:
+def read_lists(named: Sequence[NamedPath], *, objects: bool = False) -> list[NamedPath]:
     """Replace each list file by the paths that it names.
 
     A line is ``path``, ``weight:path``, ``weight path``, or several pairs of the latter; ``#`` begins a comment.
-    Relative paths start from the folder of the list file.
+    Relative paths start from the folder of the list file. With ``objects``, a line may be an address of object storage.
 
     Raises:
         DataError: a list file cannot be read, names nothing, or names another list file or a remote place.
     """
-    return [one for entry in named for one in (_list_entries(entry) if entry.is_list else [entry])]
+    return [one for entry in named for one in (_list_entries(entry, objects) if entry.is_list else [entry])]
 
 
 def problem_of(named: Sequence[NamedPath]) -> str:
@@ -101,7 +111,7 @@ def _is_hidden(path: Path, pattern: Path) -> bool:
     return any(part.startswith(".") and part not in pattern.parts for part in path.parts)
 
 
-def _list_entries(entry: NamedPath) -> list[NamedPath]:
+def _list_entries(entry: NamedPath, objects: bool) -> list[NamedPath]:
     path = entry.path
     try:
         lines = read_text(path).removeprefix("\ufeff").splitlines()
@@ -110,7 +120,7 @@ def _list_entries(entry: NamedPath) -> list[NamedPath]:
             f"{path}: the list file cannot be read ({getattr(error, 'strerror', None) or error})"
         ) from error
     named = list(_of_lines(path, lines))
-    problems = [f"{one}: {problem}" for one in named if (problem := _line_problem(one))]
+    problems = [f"{one}: {problem}" for one in named if (problem := _line_problem(one, objects))]
     if problems or not named:
         raise DataError("\n".join(problems) or f"{path}: the list file names nothing; write a path into each line")
     return named
@@ -128,9 +138,11 @@ def _of_lines(path: Path, lines: Sequence[str]) -> Iterator[NamedPath]:
             yield NamedPath(one.text, one.weight, f"{path}, line {number}", path.parent)
 
 
-def _line_problem(one: NamedPath) -> str:
+def _line_problem(one: NamedPath, objects: bool) -> str:
     if one.is_list:
         return "a list file names no other list file; copy its lines"
+    if objects and is_address(one.text):
+        return ""
     return remote(one.text) or ("" if one.text else "expected a path after the weight")
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from recipe_core.errors import DataError
 from recipe_core.files.named import matches, read_lists, split_weights
+from recipe_core.files.objects import is_address
 from recipe_core.hooks.specs.wrapper import nested
 from recipe_core.settings.fill import flat
 from recipe_core.settings.job import Job
@@ -160,13 +161,16 @@ def paths_in(texts: Sequence[str]) -> list[Path]:
     """Return the paths in the texts of a setting: those of list files and patterns, without weights.
 
     See :mod:`recipe_core.files.named`. A list file is among them; one that cannot be read, its reader reports.
+    Addresses of object storage are left out.
     """
     paths = []
     for entry in split_weights(texts):
         if entry.is_list:
             paths.append(entry.path)
         try:
-            for one in read_lists([entry]):
+            for one in read_lists([entry], objects=True):
+                if is_address(one.text):
+                    continue
                 paths += (one.is_pattern and not one.path.exists() and matches(one.path)) or [one.path]
         except (DataError, OSError):
             continue

@@ -21,6 +21,8 @@ from typing import Any
 
 from recipe_core.errors import RecipeError, did_you_mean
 from recipe_core.files import remote
+from recipe_core.files.named import split_weights
+from recipe_core.files.objects import is_address
 from recipe_core.settings.plain import NotPlainError, plain
 
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -71,6 +73,8 @@ class Reader:
     """Problems with remote addresses."""
     local: bool = True
     """Refuse text with ``://`` (remote addresses): settings name places on this machine."""
+    objects: bool = False
+    """Accept addresses of object storage."""
     plugin_class: str = ""
     """The plugin's class of the settings that are read, for a hint at how it may declare addresses."""
 
@@ -101,7 +105,7 @@ class Reader:
             name, path, anywhere = item.name, f"{where}.{item.name}", replace(self, local=False)
             if name in value:
                 owner = "" if OF_PATHS.search(name) else _plugin_class(kind)
-                reader = anywhere if item.metadata.get("remote") else replace(self, plugin_class=owner)
+                reader = _reader(self, item.metadata.get("remote"), owner)
                 values[name] = reader.read(known[name], value[name], path)
             elif item.default is MISSING and item.default_factory is MISSING:
                 self.wrong.append(f"{path}: is missing, and has no default")
@@ -166,7 +170,7 @@ class Reader:
         return self._refuse(" or ".join(dict.fromkeys(map(_expected, others))), value, where)
 
     def _scalar(self, kind: Any, value: Any, where: str) -> Any:
-        if self.local and isinstance(value, str) and "://" in value:
+        if self.local and isinstance(value, str) and "://" in value and not (self.objects and _is_object(value)):
             setting = re.sub(r"\[\d+\]$", "", where)
             hint = f". {_ADDRESSES.format(self.plugin_class)}" if self.plugin_class else ""
             self.remote.append(f"{setting}: {remote(value)}{hint}")
@@ -177,6 +181,16 @@ class Reader:
             names = [option for option in _options(kind) if isinstance(option, str)]
             near = did_you_mean(value, names) if isinstance(value, str) else ""
             return self._refuse("a finite number" if infinite else _expected(kind), value, where, near)
+
+
+def _reader(reader: Reader, remote: object, owner: str) -> Reader:
+    if remote == "objects":
+        return replace(reader, objects=True, plugin_class="")
+    return replace(reader, local=False) if remote else replace(reader, plugin_class=owner)
+
+
+def _is_object(text: str) -> bool:
+    return is_address(split_weights([text])[0].text)
 
 
 def _plugin_class(kind: type) -> str:

@@ -46,7 +46,7 @@ def register_datasets() -> Iterable[Dataset]:
         indices="recipe_megatron_gpt.data.indices:index_facts",
         identity="recipe_megatron_gpt.data.identity:identity",
         config=GptIndexed,
-        free=("phases",),
+        free=("phases", "fetch_memory"),
         gives=("tokens", "labels"),
         prepare="recipe_megatron_gpt.prepare.indexed:prepare",
         prepare_config=GptPrepare,

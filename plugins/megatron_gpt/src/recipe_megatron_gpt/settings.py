@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
@@ -56,7 +56,7 @@ class Phase:
 
     at: int
     """Number of its first sample: the samples before it are ``train.global_batch`` for each step."""
-    files: tuple[str, ...]
+    files: tuple[str, ...] = field(metadata={"remote": "objects"})
     """As ``data.files``. A file of earlier phases continues where it was."""
 
     def __post_init__(self) -> None:
@@ -68,10 +68,10 @@ class Phase:
 class GptIndexed:
     """Token files of Megatron (.bin and .idx); without files, the embedded corpus."""
 
-    files: tuple[str, ...] = ()
+    files: tuple[str, ...] = field(default=(), metadata={"remote": "objects"})
     """Paths without their ending, folders of token files, patterns (``data/*.bin``), or ``@LIST``: a file with such a
-    path in each line. Several are blended, by their sizes or each as ``weight:path``. Without files: the English text
-    in CPython's library."""
+    path in each line. Addresses of object storage (``s3://bucket/data``) may stand for paths. Several are blended, by
+    their sizes or each as ``weight:path``. Without files: the English text in CPython's library."""
     phases: tuple[Phase, ...] = ()
     """Other files, from a sample on: ``[{at: 100000, files: [data/wiki, data/books]}]``. A run takes new phases until
     it has read ``at`` samples. Validation stays with ``files``."""
@@ -91,9 +91,12 @@ class GptIndexed:
     """A tokenizer.json, to show samples as text; by default the one next to the files, if any."""
     vocabulary: int = 8192
     """Entries of the tokenizer that is trained on the embedded corpus."""
+    fetch_memory: int = 256
+    """Most main memory of a process for tokens from object storage, in MB: those of the present step and of the next
+    two, which are fetched in advance."""
 
     def __post_init__(self) -> None:
-        problems = too_small(self, 1, "sequence")
+        problems = too_small(self, 1, "sequence", "fetch_memory")
         if not 1 <= len(self.split) <= 3 or not all(0 <= s < 1e9 for s in self.split) or not sum(self.split) > 0:
             problems.append(f"split: expected one to three shares, not all zero, got {list(self.split)}")
         if self.vocabulary < 257:

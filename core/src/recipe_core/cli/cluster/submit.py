@@ -145,7 +145,10 @@ def _without_remote_files(registry: Registry, arguments: tuple[str, ...]) -> tup
 def _is_remote(text: str) -> bool:
     from recipe_core.launch.identity import files_named, paths_in
 
-    path = split_weights([text])[0].path
+    named = split_weights([text])[0]
+    if named.address is not None:  # whose credentials may be the job's alone
+        return True
+    path = named.path
     return path.is_absolute() and not path.exists() and not files_named(paths_in([text]))
 
 

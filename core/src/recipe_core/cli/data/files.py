@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import click
 
-from recipe_core.cli.options import LocalPath, debug_option, load_plugins
+from recipe_core.cli.options import DataPath, LocalPath, debug_option, load_plugins
 from recipe_core.errors import DataError, ExitCode
+from recipe_core.files.objects import ObjectPath
 
 if TYPE_CHECKING:
     from recipe_core.data.prepare import DataFiles, Inspection
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class Unchecked(Protocol):
     """A reader of files that may hold values without checksums."""
 
-    def unchecked(self, path: Path) -> str:
+    def unchecked(self, path: Any) -> str:
         """Return a description of the values without checksums; empty if there are none."""
         ...
 
@@ -31,7 +32,7 @@ _BAR = 40
 
 
 @click.command()
-@click.argument("path", type=LocalPath())
+@click.argument("path", type=DataPath())
 @click.option(
     "--tokenizer",
     type=LocalPath(),
@@ -39,20 +40,20 @@ _BAR = 40
     help="A tokenizer.json or vocab.txt to show an example by (default: the one beside the files).",
 )
 @debug_option
-def inspect(path: Path, tokenizer: Path | None) -> None:
+def inspect(path: Path | ObjectPath, tokenizer: Path | None) -> None:
     """Show what a prepared data set or a checkpoint holds.
 
     PATH is the folder of a data set, one of its files, or their common path without the ending; or a checkpoint, or
-    a run folder, for its newest one.
+    a run folder, for its newest one. It may be the address of token files in object storage (s3://bucket/data).
     """
     readers = _files(load_plugins(), path)
     click.echo("\n\n".join(_inspection_text(path, files.inspect(path, tokenizer)) for files in readers))
 
 
 @click.command()
-@click.argument("path", type=LocalPath())
+@click.argument("path", type=DataPath())
 @debug_option
-def verify(path: Path) -> int:
+def verify(path: Path | ObjectPath) -> int:
     """Check the files of a prepared data set, or of checkpoints.
 
     All of them are read, and compared with the hashes of the manifest where there is one. The command ends with 1
@@ -74,8 +75,8 @@ def datasets_of(registry: Registry) -> dict[str, Dataset]:
     return {name: registry.get("data", name) for name in registry.names("data")}
 
 
-def _files(registry: Registry, path: Path) -> list[DataFiles]:
-    """Return the readers of the files at ``path``.
+def _files(registry: Registry, path: Path | ObjectPath) -> list[Any]:
+    """Return the readers of the files at ``path``; for an address, of those that read objects (``objects = True``).
 
     Raises:
         DataError: there is nothing at ``path``, or nothing that a plugin recognises.
@@ -86,6 +87,8 @@ def _files(registry: Registry, path: Path) -> list[DataFiles]:
     from recipe_core.data.prepare.parts import is_part
     from recipe_core.hooks.target import as_plugin_error, load
 
+    if isinstance(path, ObjectPath):
+        return _object_readers(registry, path)
     checkpoints = "recipe_core.checkpoint.inspect:CheckpointFiles"
     if is_part(path):
         return [PartFiles()]
@@ -111,6 +114,26 @@ def _files(registry: Registry, path: Path) -> list[DataFiles]:
     )
 
 
+def _object_readers(registry: Registry, place: ObjectPath) -> list[Any]:
+    from recipe_core.hooks.target import as_plugin_error, load
+
+    known = {name: spec for name, spec in datasets_of(registry).items() if spec.files}
+    matching, kinds = [], []
+    for target, name in {spec.files: name for name, spec in known.items()}.items():
+        files = load(target, f"dataset {name!r}")()
+        if not getattr(files, "objects", False):
+            continue
+        kinds.append(name)
+        with as_plugin_error(repr(target), MemoryError):
+            matching += [files] if files.detect(place) else []
+    if not matching:
+        raise DataError(
+            f"{place}: there is no data set here that can be read from object storage ({', '.join(kinds) or 'none'}); "
+            "check the address, or copy the files to this machine"
+        )
+    return matching
+
+
 def _holds_checkpoints(path: Path, manifest: str) -> bool:
     """True for a checkpoint, complete or not, a folder of checkpoints, or a run folder."""
     if (path / manifest).is_file() or (path.is_dir() and path.name.startswith("step-")):
@@ -118,7 +141,7 @@ def _holds_checkpoints(path: Path, manifest: str) -> bool:
     return any(folder.is_dir() and any(folder.glob("step-*")) for folder in (path, path / "checkpoints"))
 
 
-def _inspection_text(path: Path, inspection: Inspection) -> str:
+def _inspection_text(path: Path | ObjectPath, inspection: Inspection) -> str:
     blocks = [f"{click.style(str(path), bold=True)}: {inspection.kind}", table(inspection.facts)]
     if inspection.lengths:
         blocks.append(_histogram(inspection.lengths))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -163,13 +162,15 @@ class ObjectPath:
         """
         return b"".join(self.read_ranges([(start, stop)], etag))
 
-    def read_ranges(self, ranges: Sequence[Range], etag: str = "") -> list[bytes]:
-        """As :meth:`read_range` for several ranges, some at the same time; each is requested as it is."""
+    def read_ranges(self, ranges: Sequence[Range], etag: str = "", at_once: int = _AT_ONCE) -> list[bytes]:
+        """As :meth:`read_range` for several ranges, ``at_once`` at the same time; each is requested as it is."""
         parts = [(number, piece) for number, one in enumerate(ranges) for piece in pieces(*one)]
         if len(parts) == 1:
             bodies = [self._body(parts[0][1], etag)]
         else:
-            with ThreadPoolExecutor(min(_AT_ONCE, len(parts) or 1)) as pool:
+            from concurrent.futures import ThreadPoolExecutor
+
+            with ThreadPoolExecutor(min(at_once, len(parts) or 1)) as pool:
                 bodies = list(pool.map(lambda part: self._body(part[1], etag), parts))
         found: list[list[bytes]] = [[] for _ in ranges]
         for (number, _), body in zip(parts, bodies, strict=True):

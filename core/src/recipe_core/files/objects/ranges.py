@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 Range = tuple[int, int]
 """Start and stop, in bytes."""
@@ -21,6 +22,22 @@ def coalesced(ranges: Iterable[Range], gap: int = 0) -> list[Range]:
         else:
             joined.append((start, stop))
     return joined
+
+
+def joined_within(ranges: Iterable[Range], share: float) -> list[Range]:
+    """Join ranges over their smallest gaps, so that at most ``share`` of their bytes is read in vain.
+
+    Fewer requests cost less than some more bytes.
+    """
+    exact = coalesced(ranges)
+    left = share * sum(stop - start for start, stop in exact)
+    most = -1
+    for gap in sorted(second[0] - first[1] for first, second in pairwise(exact)):
+        if gap > left:
+            break
+        left, most = left - gap, gap
+    # Gaps that are as long as the longest joined one may be more than those that were counted.
+    return coalesced(exact, most - 1 if left < most else most) if most > 0 else exact
 
 
 def pieces(start: int, stop: int, most: int = MOST) -> list[Range]:

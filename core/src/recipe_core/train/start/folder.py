@@ -27,6 +27,8 @@ from recipe_core.engine.protocol import Ranks
 from recipe_core.errors import CheckpointError, ConfigError, DiskError
 from recipe_core.files import aside, atomic_folder, disk_error, lock_now, write_text
 from recipe_core.files.documents import DocumentError, read_yaml
+from recipe_core.files.named import split_weights
+from recipe_core.files.objects import is_address
 from recipe_core.hooks.registry import load
 from recipe_core.launch.identity import identity
 from recipe_core.launch.process import noted
@@ -308,6 +310,11 @@ def changes(old: Mapping[str, Any], job: Job) -> tuple[list[str], list[str]]:
     return schedule, other
 
 
+def _in_storage(*values: Any) -> bool:
+    texts = [text for value in values if isinstance(value, (list, tuple)) for text in value if isinstance(text, str)]
+    return any(is_address(named.text) for named in split_weights(texts))
+
+
 def _fixed_changes(old: Mapping[str, Any], job: Job) -> Iterator[tuple[str, Any, Any]]:
     # path, old and new value
     for kind in ("recipe", "model", "data"):
@@ -320,5 +327,8 @@ def _fixed_changes(old: Mapping[str, Any], job: Job) -> Iterator[tuple[str, Any,
     for key in sorted({*before, *now} - {*free}):
         if key not in before and now[key] == default_of(job, key):  # of a run of an earlier version
             continue
+        compared = key.startswith("data.") and recorded_identity(old).get("content")
+        if compared and _in_storage(before.get(key), now.get(key)):
+            continue  # maybe the same data, in object storage before or now: its identity is compared
         if before.get(key) != now.get(key) and any(key == f or key.startswith(f"{f}.") for f in FIXED):
             yield key, before.get(key), now.get(key)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from recipe_core.checkpoint.locate import steps
-from recipe_core.data.identity import identity_of, named_files, recorded_identity
+from recipe_core.data.identity import identity_of, names_data, recorded_identity
 from recipe_core.errors import RecipeError
 from recipe_core.hooks.specs import Recipe
 from recipe_core.layouts.built import build_model
@@ -37,7 +37,7 @@ def problems(job: Job, world_size: int, out: Path | None) -> list[str]:
 
 
 def _require_same_data(out: Path, job: Job) -> None:
-    if begun(out) and named_files(job.data.config):
+    if begun(out) and names_data(job.data.config):
         require_same_data(out, job, recorded_identity(read_job(out / "job.yaml")), identity_of(job.data))
 
 

@@ -30,7 +30,7 @@ from recipe_core.data.identity import (
     PHASES,
     differences,
     identity_of,
-    named_files,
+    names_data,
     recorded_identity,
     require_accepted,
 )
@@ -156,7 +156,7 @@ def start_problems(job: Job) -> list[str]:
 
 def _named_identity(job: Job) -> Mapping[str, Any]:
     # empty for embedded data, which a check does not prepare
-    return identity_of(job.data).record if named_files(job.data.config) else {}
+    return identity_of(job.data).record if names_data(job.data.config) else {}
 
 
 def _blank_state(job: Job) -> dict[str, Any]:

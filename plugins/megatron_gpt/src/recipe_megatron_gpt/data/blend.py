@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 import recipe_index
 from recipe_core import DataError
 from recipe_megatron_gpt.data.arrays import cached_array
+from recipe_megatron_gpt.data.header import Place
 from recipe_megatron_gpt.data.lengths import PERIOD, SURPLUS
-from recipe_megatron_gpt.data.order import BlendPart, Indices, Order, Windows, megatron
+from recipe_megatron_gpt.data.order import BlendPart, Indices, Needs, Order, Windows, megatron
 from recipe_megatron_gpt.data.packed import fast
 
 
@@ -45,13 +46,25 @@ class Blend:
         rounds, rest = divmod(samples, self._choices.size)
         return rounds * self.counts + np.bincount(self._choices["source"][:rest], minlength=len(self._orders))
 
-    def gather(self, which: Indices) -> Indices:
-        """See :meth:`Order.gather`."""
+    def _chosen(self, which: Indices) -> tuple[NDArray[np.int16], Indices]:
+        # the order of each position, and its sample there
         rounds, places = np.divmod(which, self._choices.size)
         chosen = self._choices[places]
         sources, samples = chosen["source"], chosen["sample"]
         if rounds.any():
             samples = samples + rounds * self.counts[sources]
+        return sources, samples
+
+    def needs(self, which: Indices) -> Needs:
+        """See :meth:`Order.needs`."""
+        sources, samples = self._chosen(which)
+        return [
+            need for source in np.unique(sources) for need in self._orders[source].needs(samples[sources == source])
+        ]
+
+    def gather(self, which: Indices) -> Indices:
+        """See :meth:`Order.gather`."""
+        sources, samples = self._chosen(which)
         gathered = {source: self._orders[source].gather(samples[sources == source]) for source in np.unique(sources)}
         ids = np.empty((which.size, *next(iter(gathered.values())).shape[1:]), dtype=np.int64)
         for source, rows in gathered.items():
@@ -110,6 +123,10 @@ class Continued:
         """See :meth:`Order.gather`."""
         return self.order.gather(which + self.start)
 
+    def needs(self, which: Indices) -> Needs:
+        """See :meth:`Order.needs`."""
+        return self.order.needs(which + self.start)
+
 
 class Phased:
     """Training samples of several phases.
@@ -134,10 +151,17 @@ class Phased:
         rows = [self._orders[n].gather(which[numbers == n] - self._begins[n]) for n in np.unique(numbers)]
         return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
+    def needs(self, which: Indices) -> Needs:
+        """See :meth:`Order.needs`."""
+        numbers = np.searchsorted(self._begins, which, side="right") - 1
+        return [
+            need for n in np.unique(numbers) for need in self._orders[n].needs(which[numbers == n] - self._begins[n])
+        ]
+
 
 def _orders(phases: Sequence[Sequence[BlendPart]], begins: Sequence[int], cache: Path) -> Iterator[Order]:
-    windows: dict[Path, Windows] = {}
-    drawn: Counter[Path] = Counter()
+    windows: dict[Place, Windows] = {}
+    drawn: Counter[Place] = Counter()
     lengths = [*(end - begin for begin, end in pairwise(begins)), 0]
     for parts, length in zip(phases, lengths, strict=True):
         for part in parts:

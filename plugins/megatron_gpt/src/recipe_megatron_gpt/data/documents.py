@@ -7,6 +7,7 @@ from pathlib import Path
 from recipe_core import ConfigError, TokenDocuments
 from recipe_core.files import home
 from recipe_core.files.documents import read_text
+from recipe_core.files.objects.copies import local_file
 from recipe_megatron_gpt.data import corpus
 from recipe_megatron_gpt.data.header import idx_path
 from recipe_megatron_gpt.data.indexed import IndexedFile
@@ -36,10 +37,10 @@ def _prepared(config: GptIndexed, path: Path) -> TokenDocuments | None:
         prefix = prefix_of(path)
     except ValueError as error:
         raise ConfigError(f"--data: {str(error).removeprefix('files: ')}") from error
-    if not idx_path(prefix).is_file() and not path.is_dir():
+    if local_file(idx_path(prefix)) is None and not path.is_dir():
         return None
-    tokenizer = prefix.with_name(corpus.TOKENIZER)
-    texts = {corpus.TOKENIZER: read_text(tokenizer)} if tokenizer.is_file() else {}
+    tokenizer = local_file(prefix.with_name(corpus.TOKENIZER))
+    texts = {} if tokenizer is None else {corpus.TOKENIZER: read_text(tokenizer)}
     file = IndexedFile.open(prefix)
     return TokenDocuments(
         ids=[file.sequence(number) for number in range(file.sizes.size)],

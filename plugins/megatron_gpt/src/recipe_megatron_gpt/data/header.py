@@ -16,9 +16,14 @@ from errno import ELOOP, ENOENT, ENOTDIR
 from io import FileIO
 from pathlib import Path
 from stat import S_ISREG
+from typing import TypeVar
 
 from recipe_core import DataError
+from recipe_core.files.objects import ObjectMissingError, ObjectPath, ObjectStat
+from recipe_core.files.objects.copies import local_file
 
+Place = Path | ObjectPath
+"""A path on this machine, or an address of object storage."""
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 LAYOUT = struct.Struct("<9sQBQQ")
@@ -36,12 +41,16 @@ _AGAIN = "copy or prepare the files again"
 class Header:
     """The header of an .idx file, and the length of its .bin file."""
 
-    prefix: Path
+    prefix: Place
     dtype: str
     """``"uint16"`` or ``"int32"``."""
     sequences: int
     documents: int
     bin_bytes: int
+    idx: Path
+    """The .idx file, or a copy of it in the cache."""
+    stat: ObjectStat | None = None
+    """Of the .bin object in object storage; None for a file."""
 
     @property
     def width(self) -> int:
@@ -50,7 +59,7 @@ class Header:
 
     def tokens(self, *parts: range) -> list[int]:
         """Tokens in the sequences of each part, from their starts alone: sequences follow each other without a gap."""
-        with idx_path(self.prefix).open("rb", buffering=0) as file:
+        with self.idx.open("rb", buffering=0) as file:
             return [
                 (self._start(part.stop, file) - self._start(part.start, file)) // self.width if part else 0
                 for part in parts
@@ -59,7 +68,7 @@ class Header:
     def some_sizes(self, part: range) -> Sequence[int]:
         """Tokens of the sequences of ``part``; of a large part, of 8,192, in blocks spread over it."""
         sizes = array("i")
-        with idx_path(self.prefix).open("rb", buffering=0) as file:
+        with self.idx.open("rb", buffering=0) as file:
             for first in part[:: max(_BLOCK, -(-len(part) // _BLOCKS))]:
                 file.seek(LAYOUT.size + 4 * first)
                 sizes.frombytes(file.read(4 * min(_BLOCK, part.stop - first)))
@@ -73,22 +82,35 @@ class Header:
         return int.from_bytes(idx.read(8), "little", signed=True)
 
 
-def bin_path(prefix: Path) -> Path:
+P = TypeVar("P", Path, ObjectPath, Place)
+
+
+def bin_path(prefix: P) -> P:
     """Path of the token ids; the prefix may contain dots."""
     return prefix.with_name(f"{prefix.name}.bin")
 
 
-def idx_path(prefix: Path) -> Path:
+def idx_path(prefix: P) -> P:
     """Path of the index of sequences; the prefix may contain dots."""
     return prefix.with_name(f"{prefix.name}.idx")
 
 
-def read_header(prefix: Path) -> Header:
+def read_header(prefix: Place) -> Header:
     """Read the header of the two files of ``prefix``, and check it against their lengths.
+
+    An .idx object of object storage is copied into the cache of this machine first, once for each of its versions.
 
     Raises:
         DataError: a file is missing, cut off, of another format or of another token type.
+        DiskError: the cache cannot be written.
     """
+    if isinstance(prefix, ObjectPath):
+        stats = _stat(idx_path(prefix), bin_path(prefix)), _stat(bin_path(prefix), idx_path(prefix))
+        copy = local_file(idx_path(prefix), stats[0])
+        if copy is None:  # deleted meanwhile
+            raise DataError(f"{idx_path(prefix)}: not found; {_AGAIN}")
+        with copy.open("rb", buffering=0) as file:
+            return _header(prefix, copy, file.read(LAYOUT.size), stats[0].size, stats[1].size, stats[1])
     idx, data = idx_path(prefix), bin_path(prefix)
     try:
         idx_bytes, bin_bytes = _length(idx, data), _length(data, idx)
@@ -96,6 +118,11 @@ def read_header(prefix: Path) -> Header:
             head = file.read(LAYOUT.size)
     except PermissionError as error:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror}); ask its owner for that right") from error
+    return _header(prefix, idx, head, idx_bytes, bin_bytes, None)
+
+
+def _header(prefix: Place, file: Path, head: bytes, idx_bytes: int, bin_bytes: int, stat: ObjectStat | None) -> Header:
+    idx = idx_path(prefix)
     if not MAGIC.startswith(head[: len(MAGIC)]):
         raise DataError(
             f"{idx}: starts with {head[: len(MAGIC)]!r}, expected {MAGIC!r}; this is no index of token files"
@@ -117,7 +144,21 @@ def read_header(prefix: Path) -> Header:
             f"{idx}: cut off after {idx_bytes:,} bytes; the {sequences:,} sequences and {boundaries:,} document "
             f"boundaries of its header take {expected:,}; {_AGAIN}"
         )
-    return Header(prefix, dtype, sequences, max(0, boundaries - 1), bin_bytes)
+    return Header(prefix, dtype, sequences, max(0, boundaries - 1), bin_bytes, file, stat)
+
+
+def _stat(place: ObjectPath, other: ObjectPath) -> ObjectStat:
+    try:
+        return place.stat()
+    except ObjectMissingError as error:
+        if other.exists():
+            raise DataError(
+                f"{place}: not found, though {other.name} is there; the two files belong together, {_AGAIN}"
+            ) from error
+        raise DataError(
+            f"{place}: not found, and {other.name} neither; data.files takes addresses without the ending .bin or "
+            ".idx, or those of a folder of token files"
+        ) from error
 
 
 def _length(path: Path, other: Path) -> int:

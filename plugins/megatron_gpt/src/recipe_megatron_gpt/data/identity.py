@@ -12,8 +12,9 @@ from recipe_core import DataError, DataIdentity
 from recipe_core.data.identity import identity_of_files, tokenizer_digest
 from recipe_core.files import home
 from recipe_core.files.documents import read_text
+from recipe_core.files.objects.copies import local_file
 from recipe_megatron_gpt.data import corpus
-from recipe_megatron_gpt.data.header import bin_path, idx_path, read_header
+from recipe_megatron_gpt.data.header import Place, bin_path, idx_path, read_header
 from recipe_megatron_gpt.data.sources import PhaseFiles, TokenFiles, distinct, phases_of
 from recipe_megatron_gpt.settings import GptIndexed
 
@@ -63,8 +64,9 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 def _conflicts(sources: Collection[TokenFiles]) -> list[str]:
     # files of a blend that were encoded by different tokenizers, so that an id means different texts
-    paths = {source.prefix: source.prefix.with_name(corpus.TOKENIZER) for source in sources}
-    tokenizers = {prefix: path for prefix, path in paths.items() if path.is_file()}
+    paths: dict[Place, Place] = {source.prefix: source.prefix.with_name(corpus.TOKENIZER) for source in sources}
+    files = {path: local_file(path) for path in dict.fromkeys(paths.values())}
+    tokenizers = {prefix: file for prefix, path in paths.items() if (file := files[path]) is not None}
     digests = {path: _digest(path) for path in dict.fromkeys(tokenizers.values())}
     first = next(iter(tokenizers), None)
     if first is None:

@@ -19,8 +19,19 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 import recipe_index
 from recipe_core import DataError, atomic_file
 from recipe_megatron_gpt.data.arrays import cached_array
-from recipe_megatron_gpt.data.header import DTYPES, LAYOUT, MAGIC, VERSION, Header, bin_path, idx_path, read_header
+from recipe_megatron_gpt.data.header import (
+    DTYPES,
+    LAYOUT,
+    MAGIC,
+    VERSION,
+    Header,
+    Place,
+    bin_path,
+    idx_path,
+    read_header,
+)
 from recipe_megatron_gpt.data.mapped import Access, mapped
+from recipe_megatron_gpt.data.remote.tokens import ObjectTokens
 
 _DIGEST = 16
 """Bytes of the digest of the sizes."""
@@ -30,18 +41,22 @@ _DIGEST = 16
 class IndexedFile:
     """The two files of ``prefix``, memory mapped; see :mod:`recipe_megatron_gpt.data.header` for their contents."""
 
-    prefix: Path
+    prefix: Place
     tokens: NDArray[np.uint16] | NDArray[np.int32]
-    """The whole .bin file: ``[tokens]``."""
+    """The whole .bin file: ``[tokens]``. From object storage, only what :attr:`source` has made present: see
+    :meth:`read`."""
     sizes: NDArray[np.int32]
     """Tokens of each sequence: ``[sequences]``."""
     starts: NDArray[np.int64]
     """Start of each sequence in ``tokens``: ``[sequences]``. They follow each other without a gap."""
     digest: str
     """Hash of the sizes; every index over these files depends only on them."""
+    header: Header
+    source: ObjectTokens | None = None
+    """The token ids in object storage; None for a file."""
 
     @classmethod
-    def open(cls, prefix: Path, cache: Path | None = None, access: Access = "any") -> IndexedFile:
+    def open(cls, prefix: Place, cache: Path | None = None, access: Access = "any") -> IndexedFile:
         """Map the two files and check them against each other.
 
         Args:
@@ -56,13 +71,18 @@ class IndexedFile:
         """
         header = read_header(prefix)
         idx, data = idx_path(prefix), bin_path(prefix)
+        source = None
         if not header.bin_bytes:
             raise DataError(f"{data}: is empty; prepare the files again from a text that is not")
         table = _table(header) if cache is None else _shared_table(header, cache)
         digest, places = table[:_DIGEST], table[_DIGEST:]
         starts, sizes = places[: 8 * header.sequences].view(np.int64), places[8 * header.sequences :].view(np.int32)
-        tokens = mapped(data, header.dtype, access=access)
-        file = cls(prefix, tokens, sizes, starts, digest.tobytes().hex())
+        if isinstance(data, Path):
+            tokens = mapped(data, header.dtype, access=access)
+        else:
+            source = ObjectTokens(data, header.stat or data.stat(), header.dtype)
+            tokens = source.array
+        file = cls(prefix, tokens, sizes, starts, digest.tobytes().hex(), header, source)
         needed = header.width * file.count(range(header.sequences))
         if needed > header.bin_bytes:
             raise DataError(
@@ -74,16 +94,18 @@ class IndexedFile:
     @cached_property
     def documents(self) -> NDArray[np.int64]:
         """First sequence of each document, and the number of sequences: ``[documents + 1]``; read on first use."""
-        return _parsed(self.prefix).documents
+        return _parsed(self.header).documents
 
     def require_whole(self) -> None:
         """Check that the .bin file was not truncated since it was opened: the map would read zeros in its last page.
 
-        A removed file passes, because the map keeps its content.
+        A removed file passes, because the map keeps its content. An object is of one version whenever it is read.
 
         Raises:
             DataError: it was truncated.
         """
+        if not isinstance(self._data, Path):
+            return
         try:
             size = self._data.stat().st_size
         except FileNotFoundError:
@@ -95,7 +117,7 @@ class IndexedFile:
             )
 
     @cached_property
-    def _data(self) -> Path:
+    def _data(self) -> Place:
         return bin_path(self.prefix)
 
     def count(self, part: range) -> int:
@@ -105,7 +127,13 @@ class IndexedFile:
 
     def sequence(self, number: int) -> NDArray[np.uint16] | NDArray[np.int32]:
         """Token ids of sequence ``number``: ``[size]``."""
-        return self.tokens[self.starts[number] : self.starts[number] + self.sizes[number]]
+        return self.read(int(self.starts[number]), int(self.starts[number]) + int(self.sizes[number]))
+
+    def read(self, start: int, stop: int) -> NDArray[np.uint16] | NDArray[np.int32]:
+        """Token ids ``start`` to before ``stop`` of the .bin file, or of those that it has: ``[tokens]``."""
+        if self.source is None:
+            return self.tokens[start:stop]
+        return self.source.read(start, min(stop, self.tokens.size))
 
     def document_of(self, sequence: int) -> int:
         """Index of the document that contains ``sequence``."""
@@ -114,7 +142,7 @@ class IndexedFile:
 
 def _shared_table(header: Header, cache: Path) -> NDArray[np.uint8]:
     # one table per machine and state of the .idx file; those of older states are removed
-    idx = idx_path(header.prefix)
+    idx = header.idx
     state = idx.stat()
     made_from: list[Any] = [state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns]
     made_from += [header.dtype, header.sequences, header.documents]
@@ -128,7 +156,7 @@ def _table(header: Header) -> NDArray[np.uint8]:
 
     After the header's 34 bytes the arrays of the file are unaligned, but compiled code requires alignment.
     """
-    parsed = _parsed(header.prefix)
+    parsed = _parsed(header)
     table = np.empty(_DIGEST + 12 * header.sequences, np.uint8)
     starts, sizes = np.split(table[_DIGEST:], [8 * header.sequences])
     np.floor_divide(parsed.pointers, np.int64(header.width), out=starts.view(np.int64))
@@ -137,9 +165,10 @@ def _table(header: Header) -> NDArray[np.uint8]:
     return table
 
 
-def _parsed(prefix: Path) -> recipe_index.Idx:
+def _parsed(header: Header) -> recipe_index.Idx:
+    prefix = header.prefix
     try:
-        return recipe_index.parse_idx(mapped(idx_path(prefix), np.uint8, access="sequential"))
+        return recipe_index.parse_idx(mapped(header.idx, np.uint8, access="sequential"))
     except ValueError as error:
         raise DataError(f"{idx_path(prefix)}: is damaged: {error}; copy or prepare the files again") from error
     except OSError as error:

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from recipe_core import DataError
 from recipe_core.checkpoint.inference.tokenizer import read_vocabulary, size
-from recipe_core.data.prepare import Inspection, file_problems, read_manifest, without_hashes
+from recipe_core.data.prepare import Inspection
+from recipe_core.files.objects.copies import local_file
 from recipe_megatron_gpt.data.corpus import TOKENIZER
-from recipe_megatron_gpt.data.header import bin_path, idx_path
+from recipe_megatron_gpt.data.header import Place, bin_path, idx_path
 from recipe_megatron_gpt.data.indexed import IndexedFile
+from recipe_megatron_gpt.data.remote.manifest import hashes_missing, manifest_of, problems_in
 from recipe_megatron_gpt.data.sources import prefixes_of
 
 _EXAMPLE = 120
@@ -24,14 +26,16 @@ _BLOCK = 1 << 24
 
 
 class TokenData:
-    """Megatron's token files, see :class:`recipe_core.data.prepare.DataFiles`."""
+    """Megatron's token files, see :class:`recipe_core.data.prepare.DataFiles`; also in object storage."""
 
-    def detect(self, path: Path) -> bool:
+    objects = True
+
+    def detect(self, path: Place) -> bool:
         """True if ``path`` is a token file, the prefix of a pair, or a folder with pairs."""
         prefix = prefixes_of(path)[0]
-        return idx_path(prefix).is_file() or (bin_path(prefix).is_file() and path.suffix != "")
+        return _exists(idx_path(prefix)) or (path.suffix != "" and _exists(bin_path(prefix)))
 
-    def inspect(self, path: Path, tokenizer: Path | None) -> Inspection:
+    def inspect(self, path: Place, tokenizer: Path | None) -> Inspection:
         """Sizes from the .idx files, those of a folder together, and the start of the first document as text.
 
         Raises:
@@ -50,7 +54,7 @@ class TokenData:
         if per_document.size:
             low, middle, high = per_document.min(), np.median(per_document), per_document.max()
             facts.append(("tokens per document", f"{low:,} to {high:,}, median {middle:,.0f}"))
-        manifest = read_manifest(files[0].prefix.parent)
+        manifest = manifest_of(files[0].prefix.parent)
         if "settings" in manifest:
             facts.append(("made from", ", ".join(item["path"] for item in manifest["inputs"])))
         return Inspection(
@@ -60,7 +64,7 @@ class TokenData:
             example=_example(files[0], tokenizer),
         )
 
-    def verify(self, path: Path) -> list[str]:
+    def verify(self, path: Place) -> list[str]:
         """All problems of the files; reads them completely."""
         prefixes, files = prefixes_of(path), []
         problems: list[str] = []
@@ -71,21 +75,25 @@ class TokenData:
             except DataError as error:
                 problems.append(str(error))
         try:
-            manifest = read_manifest(prefixes[0].parent)
+            manifest = manifest_of(prefixes[0].parent)
             limit = _vocabulary(prefixes[0])
         except DataError as error:
             return [*problems, str(error)]
         if len(files) == len(prefixes):  # what cannot be opened differs from its hash, too
-            problems += file_problems(prefixes[0].parent, manifest)
+            problems += problems_in(prefixes[0].parent, manifest)
         for file in files:
             problems += _id_problems(file, limit)
             if bin_path(file.prefix).name in manifest.get("files", {}):
                 problems += _count_problems(file, manifest)
         return problems
 
-    def unchecked(self, path: Path) -> str:
+    def unchecked(self, path: Place) -> str:
         """A message if there are no hashes; else empty."""
-        return without_hashes(prefixes_of(path)[0].parent)
+        return hashes_missing(prefixes_of(path)[0].parent)
+
+
+def _exists(place: Place) -> bool:
+    return place.is_file() if isinstance(place, Path) else place.exists()
 
 
 def _token_ends(file: IndexedFile) -> NDArray[np.int64]:
@@ -107,19 +115,19 @@ def _histogram(lengths: NDArray[np.int64]) -> tuple[tuple[str, int], ...]:
 
 
 def _example(file: IndexedFile, tokenizer: Path | None) -> str | None:
-    recorded = file.prefix.with_name(TOKENIZER)
-    if tokenizer is None and not recorded.is_file():
+    used = tokenizer or local_file(file.prefix.with_name(TOKENIZER))
+    if used is None:
         return None
-    vocabulary = read_vocabulary(tokenizer or recorded)
-    ids = file.tokens[:_EXAMPLE].tolist()
+    vocabulary = read_vocabulary(used)
+    ids = file.read(0, _EXAMPLE).tolist()
     text: str = vocabulary.decode(ids, skip_special_tokens=False)
     return text + (" ..." if file.tokens.size > _EXAMPLE else "")
 
 
-def _vocabulary(prefix: Path) -> int | None:
+def _vocabulary(prefix: Place) -> int | None:
     # None without a tokenizer next to the files
-    path = prefix.with_name(TOKENIZER)
-    return size(read_vocabulary(path)) if path.is_file() else None
+    path = local_file(prefix.with_name(TOKENIZER))
+    return None if path is None else size(read_vocabulary(path))
 
 
 def _length_problems(file: IndexedFile) -> Iterator[str]:
@@ -134,14 +142,14 @@ def _length_problems(file: IndexedFile) -> Iterator[str]:
 
 def _id_problems(file: IndexedFile, limit: int | None) -> Iterator[str]:
     for start in range(0, file.tokens.size, _BLOCK):
-        block = file.tokens[start : start + _BLOCK]
+        block = file.read(start, start + _BLOCK)
         outside = np.flatnonzero((block < 0) | (block >= (limit or np.iinfo(np.int32).max)))
         if outside.size:
             at = start + int(outside[0])
             document = file.document_of(int(np.searchsorted(file.starts, at, side="right")) - 1)
             expected = "0 or more" if limit is None else f"below {limit:,}, the size of the vocabulary in {TOKENIZER}"
             yield (
-                f"{bin_path(file.prefix)}: token {at:,} (in document {document:,}) is {file.tokens[at]}; expected "
+                f"{bin_path(file.prefix)}: token {at:,} (in document {document:,}) is {block[at - start]}; expected "
                 f"{expected}"
             )
             return

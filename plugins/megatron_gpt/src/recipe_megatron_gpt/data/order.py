@@ -31,6 +31,10 @@ MASKED = ("tokens", "labels", "document_ids", "loss_mask")
 """Rows of a sample with a document mask, in this order, see :mod:`recipe_core.ops.documents`."""
 
 
+Needs = list[tuple[IndexedFile, Indices]]
+"""Files, and ranges of their tokens that make up samples: first and one past the last, ``[ranges, 2]``."""
+
+
 class Order(Protocol):
     """An endless order of samples."""
 
@@ -40,6 +44,10 @@ class Order(Protocol):
         Returns:
             token ids ``[count, sequence + 1]``; with a document mask, :data:`MASKED`: ``[count, 4, sequence]``.
         """
+        ...
+
+    def needs(self, which: Indices) -> Needs:
+        """Tokens that :meth:`gather` reads for these positions."""
         ...
 
 
@@ -133,6 +141,24 @@ class Window:
         file.require_whole()  # after reading: it may be truncated at any time
         return self._masked(ids, chosen) if self.part.document_mask else ids
 
+    def needs(self, which: Indices) -> Needs:
+        """See :meth:`Order.needs`."""
+        file, found = self.part.file, []
+        for sample in self.shuffle[which].astype(np.int64):
+            (first, offset), (last, end) = self.cuts[sample].tolist(), self.cuts[sample + 1].tolist()
+            sequences = self.order[first : last + 1]
+            ranges = np.empty((sequences.size, 2), np.int64)
+            ranges[:, 0] = file.starts[sequences]
+            ranges[:, 1] = ranges[:, 0] + file.sizes[sequences]
+            ranges[-1, 1] = ranges[-1, 0] + end + 1  # the last token of a sample is the first of the next
+            ranges[0, 0] += offset
+            if int((ranges[:, 1] - ranges[:, 0]).sum()) != self.part.sequence + 1:
+                raise DataError(
+                    f"{bin_path(file.prefix)}: its index in {self.part.cache} does not fit it; remove that folder"
+                )
+            found.append(ranges)
+        return [(file, np.concatenate(found))]
+
     def _masked(self, ids: Indices, chosen: Indices) -> Indices:
         documents, places = np.empty_like(ids), np.arange(ids.shape[1])
         for row, sample in zip(documents, chosen, strict=True):
@@ -167,6 +193,11 @@ class Windows:
         if numbers[0] == numbers[-1]:  # positions rise, so all are in one window: no copy of the ids
             return self._window(int(numbers[0])).gather(places)
         return np.concatenate([self._window(int(n)).gather(places[numbers == n]) for n in np.unique(numbers)])
+
+    def needs(self, which: Indices) -> Needs:
+        """See :meth:`Order.needs`."""
+        numbers, places = np.divmod(which, self.samples)
+        return [need for n in np.unique(numbers) for need in self._window(int(n)).needs(places[numbers == n])]
 
 
 def cut(part: BlendPart) -> Windows:

@@ -21,7 +21,7 @@ from recipe_index import bert
 from recipe_megatron_gpt.data.arrays import cached_array
 from recipe_megatron_gpt.data.header import bin_path
 from recipe_megatron_gpt.data.lengths import most_pieces
-from recipe_megatron_gpt.data.order import MASKED, BlendPart, Indices, Windows, cut, forgetful, window_seed
+from recipe_megatron_gpt.data.order import MASKED, BlendPart, Indices, Needs, Windows, cut, forgetful, window_seed
 
 PIECE = np.dtype([("start", np.int64), ("size", np.int32), ("place", np.int32)])
 """A part of a document in a row: its first token in the file, its tokens, and its first position in the row."""
@@ -56,6 +56,11 @@ class PackedWindow:
         if found[:, :2].min() < 0 or found[:, :2].max() >= self.part.limit:
             raise self._unknown_id(numbers)
         return found
+
+    def needs(self, which: Indices) -> Needs:
+        """See :meth:`Order.needs`."""
+        pieces = np.concatenate([self._pieces(row) for row in self.shuffle[which].astype(np.int64)])
+        return [(self.part.file, np.stack([pieces["start"], pieces["start"] + pieces["size"] + 1], axis=1))]
 
     def _pieces(self, row: np.int64) -> NDArray[np.void]:
         return self.pieces[self.rows[row] : self.rows[row + 1]]

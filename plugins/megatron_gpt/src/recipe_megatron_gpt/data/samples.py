@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from recipe_core import Batch, Run
 from recipe_megatron_gpt.data.blend import Phased, blend
 from recipe_megatron_gpt.data.indexed import IndexedFile
 from recipe_megatron_gpt.data.order import MASKED, BlendPart, Order
+from recipe_megatron_gpt.data.remote.ahead import Ahead
 from recipe_megatron_gpt.data.sources import TokenFiles, distinct, phases_of, split_ranges
 from recipe_megatron_gpt.settings import GptIndexed
 
@@ -38,6 +40,8 @@ class GptSamples:
             for key, source in distinct(self._phases).items()
         }
         self._orders: dict[str, Order] = {}
+        remote = any(file.source is not None for file in self._files.values())
+        self._ahead = Ahead(run, self._order, config.fetch_memory * 10**6) if remote else None
         # Raises problems of a split before the first step, not at the first evaluation.
         for split in ("train", "valid") if run.train.eval_every else ("train",):
             self._order(split)
@@ -51,8 +55,10 @@ class GptSamples:
 
         Raises:
             DataError: a token id is not in the model's vocabulary.
+            ObjectError: tokens cannot be fetched from object storage.
         """
-        ids = torch.from_numpy(self._order(split).gather(np.arange(start, start + count)))
+        with nullcontext() if self._ahead is None else self._ahead.present(split, start, count):
+            ids = torch.from_numpy(self._order(split).gather(np.arange(start, start + count)))
         if self._config.document_mask:
             rows = dict(zip(MASKED, ids.unbind(1), strict=True))
             return {name: (row != 0 if name == "loss_mask" else row.contiguous()) for name, row in rows.items()}

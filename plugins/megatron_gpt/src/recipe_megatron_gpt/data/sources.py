@@ -10,8 +10,10 @@ from pathlib import Path
 
 from recipe_core import DataError
 from recipe_core.files.named import NamedPath, matches, problem_of, read_lists, split_weights
+from recipe_core.files.objects import ObjectPath
 from recipe_megatron_gpt.data import corpus
-from recipe_megatron_gpt.data.header import read_header
+from recipe_megatron_gpt.data.header import Place, read_header
+from recipe_megatron_gpt.data.remote import places
 from recipe_megatron_gpt.settings import GptIndexed
 
 SPLITS = ("train", "valid", "test")
@@ -24,14 +26,16 @@ _SHOWN = 20
 class TokenFiles:
     """One pair of token files."""
 
-    prefix: Path
-    """Path without its ending."""
+    prefix: Place
+    """Path or address without its ending."""
     weight: float | None
     """Share of the samples, relative to the other sources; None: proportional to the size."""
 
     @property
     def key(self) -> str:
         """One text for all spellings of the prefix."""
+        if isinstance(self.prefix, ObjectPath):
+            return str(self.prefix)
         return os.path.abspath(self.prefix)  # noqa: PTH100  # Path.absolute() keeps `..`
 
 
@@ -44,7 +48,7 @@ def parse(files: Sequence[str], setting: str = "data.files") -> list[TokenFiles]
         DataError: a list file cannot be read or names missing files, a pattern matches nothing, files are named twice,
             or only some have a weight; one message for all problems.
     """
-    named = read_lists(split_weights(files))
+    named = read_lists(split_weights(files), objects=True)
     if problem := problem_of(named):
         raise DataError(f"{setting}: {problem}")
     sources: list[TokenFiles] = []
@@ -69,7 +73,12 @@ def parse(files: Sequence[str], setting: str = "data.files") -> list[TokenFiles]
     return sources
 
 
-def _prefixes(named: NamedPath) -> list[Path]:
+def _prefixes(named: NamedPath) -> Sequence[Place]:
+    if (address := named.address) is not None:
+        found = places.matching(address) if named.is_pattern else places.prefixes_of(address)
+        if not found:
+            raise DataError(f"{named}: no token files (.bin and .idx) match this pattern")
+        return found
     path = named.path
     if path.is_dir():
         prefixes, missing = _prefixes_in(path), "there are no token files (.bin and .idx) in this folder; name another"
@@ -114,7 +123,7 @@ def _without_ending(path: Path) -> Path:
     return path.with_suffix("") if path.suffix in ENDINGS else path
 
 
-def _divided(weight: float | None, prefixes: Sequence[Path]) -> list[float | None]:
+def _divided(weight: float | None, prefixes: Sequence[Place]) -> list[float | None]:
     if weight is None or len(prefixes) == 1:
         return [weight] * len(prefixes)
     headers = [read_header(prefix) for prefix in prefixes]
@@ -177,15 +186,17 @@ def distinct(phases: Sequence[PhaseFiles]) -> dict[str, TokenFiles]:
     return files
 
 
-def prefixes_of(path: Path) -> list[Path]:
+def prefixes_of(path: Place) -> Sequence[Place]:
     """The prefixes of the token files at ``path``: a prefix, one of the two files, or a folder with pairs.
 
     For a folder with half a pair it is that half's prefix, so that opening it reports the missing file.
     """
+    if isinstance(path, ObjectPath):
+        return places.prefixes_of(path)
     return _prefixes_in(path) or [path] if path.is_dir() else [_without_ending(path)]
 
 
-def prefix_of(path: Path) -> Path:
+def prefix_of(path: Path) -> Place:
     """As :func:`prefixes_of`, of one pair.
 
     Raises:

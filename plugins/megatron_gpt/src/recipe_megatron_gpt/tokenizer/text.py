@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from recipe_core import DataError
 from recipe_core.checkpoint.inference.tokenizer import read_tokenizer
 from recipe_core.files import home
+from recipe_core.files.objects.copies import local_file
 from recipe_megatron_gpt.data import corpus
 from recipe_megatron_gpt.data.sources import parse
 from recipe_megatron_gpt.settings import GptIndexed
@@ -52,4 +53,4 @@ def tokenizer_file(config: GptIndexed) -> Path | None:
         folders = dict.fromkeys(source.prefix.parent for source in parse(config.files))
     except DataError:  # reported when the files are opened
         return None
-    return next((path for folder in folders if (path := folder / corpus.TOKENIZER).is_file()), None)
+    return next((path for folder in folders if (path := local_file(folder / corpus.TOKENIZER)) is not None), None)

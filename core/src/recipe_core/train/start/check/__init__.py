@@ -106,9 +106,9 @@ def begin_problems(job: Job, world_size: int, out: Path | None) -> list[str]:
 
 def data_problems(job: Job) -> list[str]:
     """Check the data files of the settings for contradictions, and against their manifests."""
-    from recipe_core.data.identity import identity_of, named_files, require_consistent
+    from recipe_core.data.identity import identity_of, names_data, require_consistent
 
-    if not named_files(job.data.config):
+    if not names_data(job.data.config):
         return []
     try:
         require_consistent(identity_of(job.data), job.train.accept)

@@ -1,0 +1,52 @@
+"""The token files that an address of object storage names."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+
+from recipe_core.files.objects import ObjectPath
+
+ENDINGS = (".bin", ".idx")
+_PATTERN = re.compile(r"[*?\[]")
+
+
+def without_ending(place: ObjectPath) -> ObjectPath:
+    """The prefix of a token file; any other address unchanged."""
+    return place.with_name(place.name.removesuffix(place.suffix)) if place.suffix in ENDINGS else place
+
+
+def prefixes_in(folder: ObjectPath) -> list[ObjectPath]:
+    """The prefixes of the pairs directly below ``folder``, in order of names; as for a folder of files."""
+    found = [place for place, _ in folder.children()[1] if not place.name.startswith(".")]
+    names = [place for place in found if place.suffix == ".idx"] or [place for place in found if place.suffix == ".bin"]
+    return [without_ending(place) for place in names]
+
+
+def prefixes_of(place: ObjectPath) -> list[ObjectPath]:
+    """The prefixes at an address: of a folder, one of the two files, or a prefix, which may not exist."""
+    return ([] if place.suffix in ENDINGS else prefixes_in(place)) or [without_ending(place)]
+
+
+def matching(pattern: ObjectPath) -> list[ObjectPath]:
+    """The prefixes that match a pattern: of files, of folders or of paths without their ending; none hidden."""
+    parts = pattern.key.split("/")
+    fixed = next(number for number, part in enumerate(parts) if _PATTERN.search(part))
+    folder = ObjectPath(pattern.scheme, pattern.bucket, "/".join(parts[:fixed]))
+    found = set()
+    for place, _ in folder.objects():
+        prefix = without_ending(place)
+        if place.suffix not in ENDINGS or any(part.startswith(".") for part in place.key.split("/")[fixed:]):
+            continue
+        if _fits(place.key, parts) or (place.suffix == ".idx" and _fits_folder_or_prefix(prefix, parts)):
+            found.add(prefix)
+    return sorted(found)
+
+
+def _fits_folder_or_prefix(prefix: ObjectPath, parts: list[str]) -> bool:
+    return _fits(prefix.key, parts) or _fits(prefix.parent.key, parts)
+
+
+def _fits(key: str, parts: list[str]) -> bool:
+    names = key.split("/")
+    return len(names) == len(parts) and all(map(fnmatchcase, names, parts))
