@@ -151,18 +151,30 @@ def _inspection_text(path: Path | ObjectPath, inspection: Inspection) -> str:
     return "\n\n".join(blocks)
 
 
-def _filter_blocks(path: Path) -> list[str]:
+def _filter_blocks(path: Path | ObjectPath) -> list[str]:
     """The counts and samples of filters in the manifest of a prepared data set; none for other paths."""
     from recipe_core.data.filters.counts import filter_rows, sample_lines
     from recipe_core.data.prepare.manifest import read_manifest
 
     try:
-        manifest = read_manifest(path if path.is_dir() else path.parent)
+        folder = _folder_of(path)
+        manifest = read_manifest(folder) if folder else {}
         rows, samples = filter_rows(manifest), sample_lines(manifest)
     except (DataError, LookupError, TypeError, AttributeError):  # `recipe verify` reports a damaged manifest
         return []
     lists = [("Filters", table(rows)), ("Dropped, for example", "\n".join(f"  {line}" for line in samples))]
     return [f"{click.style(title, bold=True)}\n\n{text}" for title, text in lists if text]
+
+
+def _folder_of(path: Path | ObjectPath) -> Path | None:
+    """The folder of a data set, or that of a copy of its manifest, if there is one."""
+    from recipe_core.data.prepare.manifest import NAME
+    from recipe_core.files.objects.copies import local_file
+
+    if isinstance(path, Path):
+        return path if path.is_dir() else path.parent
+    copy = local_file(path / NAME) or local_file(path.parent / NAME)
+    return copy.parent if copy else None
 
 
 def table(rows: Sequence[tuple[str, str]]) -> str:
