@@ -17,4 +17,5 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(retries, "_WAIT", 0.001)
         monkeypatch.setattr(retries, "_answered", set())
+        monkeypatch.setattr(retries, "_unreachable", set())
         yield served

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 
@@ -18,6 +19,7 @@ from recipe_core.files.objects import (
     ObjectUnavailableError,
     is_address,
     retries,
+    store,
 )
 from recipe_core.files.objects.ranges import coalesced, pieces
 from recipe_core.testing.objects import Faults, ObjectServer
@@ -207,6 +209,23 @@ def test_wrong_endpoint(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
     with pytest.raises(ConfigError, match="expected http://HOST:PORT or https://HOST, got 'localhost"):
         PLACE.stat()
+
+
+def test_a_silent_endpoint(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "FIRST_SECONDS", 0.2)
+    monkeypatch.setitem(store._TIMEOUTS, "timeout", timedelta(seconds=0.05))
+    monkeypatch.setenv("AWS_REGION", "silent")  # a client of its own
+    server.put("a/b.bin", WHOLE)
+    server.faults = Faults(delay=1, seconds=0.3)
+    with pytest.raises(ObjectUnavailableError, match=r"did not deliver it \(no answer in time"):
+        PLACE.stat()
+    asked = len(server.requests)
+    with pytest.raises(ObjectUnavailableError):
+        PLACE.stat()
+    assert len(server.requests) == asked + 1  # once: it never answered
+    monkeypatch.setitem(store._TIMEOUTS, "timeout", timedelta(seconds=60))
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    assert PLACE.stat().size == len(WHOLE)
 
 
 def test_without_obstore(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ from typing import ClassVar, Literal
 from recipe_core.errors import DataError, ExitCode
 
 Kind = Literal[
-    "missing", "bucket", "denied", "credentials", "changed", "exists", "short", "busy", "unreachable", "other"
+    "missing", "bucket", "denied", "credentials", "changed", "exists", "short", "busy", "timeout", "unreachable",
+    "other",
 ]  # fmt: skip
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -51,7 +52,7 @@ class ShortBodyError(Exception):
 
 
 def kind_of(error: BaseException) -> Kind:
-    """Return the kind of an error of obstore; ``busy`` and ``short`` pass if the request is repeated."""
+    """Return the kind of an error of obstore; a repetition may help after ``busy``, ``timeout`` and ``short``."""
     text, name = str(error), type(error).__name__
     status, code, http = (pattern.search(text) for pattern in (_STATUS, _CODE, _HTTP))
     if isinstance(error, ShortBodyError):
@@ -73,7 +74,8 @@ def kind_of(error: BaseException) -> Kind:
     if status:
         return _of_status(int(status[1]))
     if http:
-        return "unreachable" if http[1] == "Connect" else "busy"
+        named_http: dict[str, Kind] = {"Connect": "unreachable", "Timeout": "timeout"}
+        return named_http.get(http[1], "busy")
     return "other"
 
 
@@ -119,7 +121,7 @@ def explained(kind: Kind, scheme: str, bucket: str, address: str, error: BaseExc
         return ObjectExistsError(f"{address}: there is an object already; delete it, or choose another address")
     if kind == "unreachable":
         return ObjectError(f"{address}: the storage cannot be reached ({short}{tried}); check {where}")
-    if kind in ("busy", "short"):
+    if kind in ("busy", "short", "timeout"):
         return ObjectUnavailableError(
             f"{address}: the storage did not deliver it ({short}{tried}); run the same command again later, or check "
             f"{where}"
