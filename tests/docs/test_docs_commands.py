@@ -59,6 +59,7 @@ PARSED = {
     "--on slurm": "a cluster",
     "--on ray": "Ray",
     "prepare merge data/wiki parts": "parts of several machines",
+    "inputs=unique/": "the output of datatrove's pipelines",
     "runs/big": "a cluster",
     "torchrun": "several machines",
     "srun": "several machines",
@@ -82,6 +83,8 @@ def needs(line: str) -> str:
             return need
     if "engine=xla" in line and find_spec("torch_xla") is None:
         return "torch-xla"
+    if "filters=" in line and find_spec("datatrove") is None:
+        return "datatrove"
     if "--tasks" in line and find_spec("lm_eval") is None:
         return "lm-evaluation-harness"
     installed = {entry.name for entry in entry_points(group="recipe.plugins")}

@@ -148,6 +148,7 @@ def test_names_that_cannot_be_had(filters: tuple[Any, ...], expected: str) -> No
         ("no_such:thing", "cannot be imported (ModuleNotFoundError"),
         ("own_filters:value", "is 3; expected a function of a text, or a class of filters"),
         ("own_filters:Neither", "Neither has neither the method filter"),
+        ("builtins:iter", "builtins:iter cannot be used (ValueError: no signature found"),
     ],
 )
 def test_own_filters_that_cannot_be_used(step: Any, expected: str) -> None:
@@ -170,7 +171,8 @@ def test_datatrove_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("wrong", "expected True to keep the document"), ("fails", "no such key")]
+    ("name", "expected"),
+    [("wrong", "expected True, False, False with the reason, or a text, got 1"), ("fails", "no such key")],
 )
 def test_a_filter_that_fails_names_the_document(name: str, expected: str) -> None:
     with pytest.raises(DataError, match=rf"^a.jsonl:10: the filter own_filters:{name} failed .*{expected}"):

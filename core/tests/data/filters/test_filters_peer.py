@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 from recipe_core.data.filters.build import Step, build
 from recipe_core.data.filters.named import NAMED
+from recipe_core.data.text import TextInput, records
 from recipe_core.data.text.library import documents
 
 pytest.importorskip("datatrove", reason="needs the packages of recipe-core[filters]")
@@ -135,18 +138,16 @@ def test_a_filter_equals_datatroves(name: str, options: dict[str, Any], texts: l
     equal(build(name, options), texts, theirs(tmp_path, texts, kind(**options)))
 
 
-def test_filters_that_read_a_list_equal_datatroves(texts: list[str], assets: Path, cache: Path, tmp_path: Path) -> None:
+def test_filters_that_read_a_list_equal_datatroves(
+    texts: list[str], assets: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from datatrove.pipeline.filters import C4BadWordsFilter, UnigramLogProbFilter
-    from datatrove.pipeline.filters.c4_filters import _EN_BADWORDS_URL
 
     (cache / "unigram_logprob_filter").mkdir()
     (cache / "unigram_logprob_filter" / "unigram_freq.csv").write_bytes((assets / "unigram_freq.csv").read_bytes())
     step = build("unigram", {"frequencies": str(assets / "unigram_freq.csv"), "logprobs_threshold": "-14"})
     equal(step, texts, theirs(tmp_path / "1", texts, UnigramLogProbFilter(logprobs_threshold=-14)))
-    (cache / "c4_badwords").mkdir()
-    cached = cache / "c4_badwords" / _EN_BADWORDS_URL.partition("://")[2].replace("/", "_")
-    cached.write_bytes((assets / "words.txt").read_bytes())
-    Path(f"{cached}.completed").touch()
+    monkeypatch.setattr("datatrove.pipeline.filters.c4_filters._EN_BADWORDS_URL", str(assets / "words.txt"))
     step = build("c4_bad_words", {"words": str(assets / "words.txt")})
     equal(step, texts, theirs(tmp_path / "2", texts, C4BadWordsFilter()))
 
@@ -261,3 +262,16 @@ def test_missing_packages_end_in_one_message(monkeypatch: pytest.MonkeyPatch) ->
         build("ftfy", {})
     monkeypatch.undo()
     getattr(_is_package_available, "cache_clear", lambda: None)()
+
+
+def test_the_example_of_the_documentation_removes_duplicates(texts: list[str], tmp_path: Path) -> None:
+    example = next(parent for parent in Path(__file__).parents if (parent / "docs").is_dir()) / "docs" / "examples"
+    (tmp_path / "raw").mkdir()
+    kept = texts[len(HARD) : len(HARD) + 12]
+    lines = [json.dumps({"text": text}) for text in [*kept, kept[3], kept[7] + " And more."]]
+    (tmp_path / "raw" / "a.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    script = example / "remove_duplicates.py"
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    unique = [record.text for record in records(TextInput((str(tmp_path / "unique"),)))]
+    assert unique == kept

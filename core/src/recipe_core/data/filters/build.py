@@ -48,14 +48,7 @@ def build(name: str, options: dict[str, Any]) -> Step:
 def _named(name: str, known: NamedFilter, options: dict[str, Any]) -> Step:
     with _explained(name), _without_downloads():
         kind = pkgutil.resolve_name(known.target)
-        parameters = {
-            option: parameter
-            for option, parameter in inspect.signature(kind.__init__).parameters.items()
-            if option not in known.hidden | HIDDEN
-        } | {
-            option: inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default)
-            for option, default in known.more.items()
-        }
+        parameters = _parameters(known, kind)
         if problem := problem_of_options(options, parameters, known.files):
             raise ConfigError(f"filters: {name}: {problem}")
         files = {option: str(options[option]) for option in known.files}
@@ -71,6 +64,14 @@ def _named(name: str, known: NamedFilter, options: dict[str, Any]) -> Step:
         return Step(name, apply, {package: version(package) for package in known.packages} | digests)
 
 
+def _parameters(known: NamedFilter, kind: type) -> dict[str, inspect.Parameter]:
+    theirs = inspect.signature(kind.__init__).parameters  # type: ignore[misc]  # of the class itself
+    parameters = {option: found for option, found in theirs.items() if option not in known.hidden | HIDDEN}
+    for option, default in known.more.items():
+        parameters[option] = inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default)
+    return parameters
+
+
 def _of_target(name: str, options: dict[str, Any]) -> Step:
     try:
         code = pkgutil.resolve_name(name)
@@ -78,16 +79,16 @@ def _of_target(name: str, options: dict[str, Any]) -> Step:
         raise ConfigError(f"filters: {name} cannot be imported ({type(error).__name__}: {error})") from error
     if not callable(code):
         raise ConfigError(f"filters: {name} is {code!r:.60}; expected a function of a text, or a class of filters")
-    parameters = dict(inspect.signature(code).parameters)
-    if not isinstance(code, type):
-        parameters.pop(next(iter(parameters), ""), None)
-    if problem := problem_of_options(options, parameters, {}):
-        raise ConfigError(f"filters: {name}: {problem}")
-    values = {option: convert(value, parameters.get(option)) for option, value in options.items()}
     with _explained(name):
+        parameters = dict(inspect.signature(code).parameters)
+        if not isinstance(code, type):
+            parameters.pop(next(iter(parameters), ""), None)
+        if problem := problem_of_options(options, parameters, {}):
+            raise ConfigError(f"filters: {name}: {problem}")
+        values = {option: convert(value, parameters.get(option)) for option, value in options.items()}
         apply = _of_object(name, code(**values), None) if isinstance(code, type) else _of_function(name, code, values)
         source = inspect.getsourcefile(inspect.unwrap(code))
-    return Step(name, apply, {"source": digest_of(name, "source", source, "Python source")} if source else {})
+        return Step(name, apply, {"source": digest_of(name, "source", source, "Python source")} if source else {})
 
 
 def _of_object(name: str, made: Any, reset: Callable[[], None] | None) -> Apply:
@@ -97,8 +98,8 @@ def _of_object(name: str, made: Any, reset: Callable[[], None] | None) -> Apply:
 
         def apply(text: str) -> tuple[str | None, str]:
             document = document_class(text=text, id="0")
-            kept, reason = _verdict(name, made.filter(document))
-            return (document.text if kept else None), reason
+            kept, reason = _kept_and_reason(made.filter(document))
+            return (document.text, "") if kept else (None, reason or _short(name))
 
         return apply
     if hasattr(made, "format"):
@@ -120,17 +121,21 @@ def _of_function(name: str, function: Callable[..., Any], options: dict[str, Any
         answer = function(text, **options)
         if isinstance(answer, str):
             return answer, ""
-        kept, reason = _verdict(name, answer)
-        return (text if kept else None), reason
+        kept, reason = _kept_and_reason(answer)
+        if type(kept).__name__ not in ("bool", "bool_"):
+            raise TypeError(f"expected True, False, False with the reason, or a text, got {answer!r:.60}")
+        return (text, "") if kept else (None, reason or _short(name))
 
     return apply
 
 
-def _verdict(name: str, answer: Any) -> tuple[bool, str]:
+def _kept_and_reason(answer: Any) -> tuple[Any, str]:
     kept, reason = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
-    if type(kept).__name__ not in ("bool", "bool_"):
-        raise TypeError(f"expected True to keep the document, False, or False and the reason, got {answer!r:.60}")
-    return bool(kept), "" if kept else str(reason or name.rpartition(":")[2])
+    return kept, str(reason or "")
+
+
+def _short(name: str) -> str:
+    return name.rpartition(":")[2]
 
 
 def _reset_of(made: Any) -> Callable[[], None] | None:

@@ -189,6 +189,8 @@ def _spread(work: Preparation, total: int, progress: ProgressBar) -> Iterator[st
 
 @dataclass(frozen=True)
 class _CleanAll:
+    """The function of a worker process that reads texts for a tokenizer: those that the filters keep."""
+
     filters: FilterChain
 
     def __call__(self, chunk: list[Record]) -> list[str]:
