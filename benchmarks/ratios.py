@@ -97,7 +97,7 @@ FIGURES: Mapping[str, tuple[Figure, ...]] = {
             f"cases/{case}/sides/{peer}/mb_per_processor_second",
             ratio=f"cases/{case}/times_faster_processor/{engine}/{peer}", unit="MB/s", rounds=f"cases/{case}/rounds",
         )
-        for case in ("part", "start") for engine in ("tokenizers", "gigatoken")
+        for case in ("part", "beyond the start", "start") for engine in ("tokenizers", "gigatoken")
         for peer in ("megatron", "datatrove", "curator")
     ),
     "scale": tuple(

@@ -2,14 +2,16 @@
 
 The peers are Megatron-LM's tools/preprocess_data.py, datatrove's MegatronDocumentTokenizer and NeMo Curator's
 MegatronTokenizerWriter, each in an environment of its own that you name; those that you do not name are left out. All
-read the same JSON lines of English with the same tokenizer, GPT-2's. Ours makes part 2 of 3 of a folder with three such
-files, so that it reads exactly one of them, lists all inputs and hashes its own, with tokenizers and with gigatoken,
-where that is installed. Every side is a whole command, bound to one core, and has one worker process at most.
+read the same JSON lines of English (english.py) with the same tokenizer, GPT-2's. Ours makes part 2 of 3 of a folder
+with three such files, so that it reads exactly one of them, lists all inputs and hashes its own, with tokenizers and
+with gigatoken, where that is installed. Every side is a whole command, bound to one core, and has one worker process at
+most.
 
 First all sides run once, and must have written the same documents and ids: the .bin files are equal, and the .idx files
 of the peers equal the one that follows from our part. Then they take turns. Reported are processor time and wall time
 of the command (medians), MB of text per second of processor time, and the median of the ratios of each round. The case
-``start`` is the same with less text, where the start of the programs counts; ours also with an empty cache.
+``start`` is the same with less text, where the start of the programs counts; ours also with an empty cache. The case
+``beyond the start`` is the difference of the two in each round: what a MB costs in a part of any size.
 
     PYTHONPATH=benchmarks python benchmarks/data/prepare_part.py --megatron CHECKOUT --megatron-python PYTHON \\
         --datatrove PYTHON --curator PYTHON
@@ -20,28 +22,25 @@ of the command (medians), MB of text per second of processor time, and the media
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 import shutil
 import struct
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import common
+import english
 import numpy as np
 
 Times = dict[str, list[float]]
-END = "<|endoftext|>"
 ENGINES = ("tokenizers", "gigatoken")
 SCRIPT = Path(__file__).with_name("part_peers.py")
 PACKAGES = {
@@ -54,53 +53,13 @@ ASK = (
 )
 
 
-def documents(dry: bool) -> list[str]:
-    """Lines of JSON with English text."""
-    if not dry:
-        with gzip.open(common.real("wiki-sample.jsonl.gz"), "rt", encoding="utf-8") as file:
-            return [json.dumps({"text": json.loads(line)["text"]}, ensure_ascii=False) + "\n" for line in file]
-    from recipe_core.data.text import library
-
-    texts = library.documents(Path(sysconfig.get_paths()["stdlib"]))
-    return [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts[:500]]
-
-
-def write_inputs(folder: Path, lines: Sequence[str], size: int) -> int:
+def write_inputs(folder: Path, size: int, dry: bool) -> int:
     """Write three equal files with about ``size`` bytes of text each; returns the bytes of text of one."""
     folder.mkdir()
-    text = 0
-    with (folder / "1.jsonl").open("w", encoding="utf-8", newline="\n") as file:
-        for line in cycle(lines):
-            file.write(line)
-            text += len(json.loads(line)["text"].encode())
-            if text >= size:
-                break
+    text = english.write_lines(folder / "1.jsonl", size, dry)
     for number in (2, 3):
         shutil.copy(folder / "1.jsonl", folder / f"{number}.jsonl")
     return text
-
-
-def write_tokenizer(folder: Path, lines: Sequence[str], dry: bool) -> None:
-    """Write a tokenizer in the forms that the sides read: tokenizer.json, and its two lists with a configuration."""
-    from recipe_megatron_gpt.data.corpus import train_tokenizer
-    from recipe_megatron_gpt.tokenizer.known import read_known_tokenizer
-
-    folder.mkdir()
-    if dry:
-        train_tokenizer((json.loads(line)["text"] for line in lines), 1000).save(str(folder / "tokenizer.json"))
-    else:
-        content = read_known_tokenizer(common.real("gpt2"), END).content
-        (folder / "tokenizer.json").write_text(content, encoding="utf-8")
-    model = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    vocabulary = model["model"]["vocab"] | {token["content"]: token["id"] for token in model["added_tokens"]}
-    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["model"]["merges"]]
-    (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
-    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n", encoding="utf-8")
-    configuration = {
-        "tokenizer_class": "GPT2TokenizerFast",
-        **dict.fromkeys(("bos_token", "eos_token", "unk_token"), END),
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(configuration), encoding="utf-8")
 
 
 def commands(options: argparse.Namespace, inputs: Path, tokenizer: Path, out: Path) -> dict[str, list[str]]:
@@ -190,6 +149,17 @@ def measure(
     return found
 
 
+def beyond(found: Mapping[str, Times], start: Mapping[str, Times]) -> dict[str, Times]:
+    """Return the difference of the times of two texts in each round, at least a millisecond."""
+    return {
+        name: {
+            kind: [max(0.001, round(long - short, 3)) for long, short in zip(values, start[name][kind], strict=True)]
+            for kind, values in times.items()
+        }
+        for name, times in found.items()
+    }
+
+
 def summary(found: Mapping[str, Times], size: int) -> dict[str, Any]:
     """Medians, speeds, and how many times faster ours was than each peer in processor time and in wall time."""
     sides = {
@@ -235,6 +205,18 @@ def rows(cases: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             )
 
 
+def sentence(cases: Mapping[str, Mapping[str, Any]]) -> str:
+    """The figures of README.md's row; empty without peers."""
+    found = []
+    for case, result in cases.items():
+        faster = result["times_faster_processor"]
+        peers = next(iter(faster.values()))
+        ratios = (f"{engine} {', '.join(map(str, by.values()))}" for engine, by in faster.items())
+        found += [f"{case}, {result['megabytes']:.0f} MB, times {', '.join(peers)}: {'; '.join(ratios)}"] * bool(peers)
+    rounds = cases["part"]["rounds"]
+    return f"by processor time, {rounds} round{'s' * (rounds > 1)}. {'. '.join(found)}" if found else ""
+
+
 def versions_of(sides: Mapping[str, Sequence[str]], options: argparse.Namespace) -> dict[str, Any]:
     """Versions of what each side needs, in its own environment, and the commit of Megatron-LM's checkout."""
     names = {**dict.fromkeys(ENGINES, ("numpy", "tokenizers")), **PACKAGES, "gigatoken": ("gigatoken",)}
@@ -251,16 +233,18 @@ def versions_of(sides: Mapping[str, Sequence[str]], options: argparse.Namespace)
 
 def compare(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Both cases, with their equal outputs."""
-    lines = documents(options.dry)
-    write_tokenizer(folder / "tokenizer", lines, options.dry)
-    cases: dict[str, Any] = {}
+    english.write_tokenizer(folder / "tokenizer", options.dry)
+    found: dict[str, tuple[dict[str, Times], int]] = {}
     sides: dict[str, list[str]] = {}
     for case, size in (("part", options.megabytes), ("start", options.start)):
         print(f"{case}: {size} MB of text", flush=True)
-        text = write_inputs(folder / case, lines, round(size * 1e6))
+        text = write_inputs(folder / case, round(size * 1e6), options.dry)
         sides = commands(options, folder / case, folder / "tokenizer", folder / "out")
         require_equal(sides, folder / "out", options.core)
-        cases[case] = summary(measure(sides, folder / "out", options, case == "start"), text)
+        found[case] = measure(sides, folder / "out", options, case == "start"), text
+    (long, size), (short, start) = found["part"], found["start"]
+    cases = {case: summary(*measured) for case, measured in found.items()}
+    cases["beyond the start"] = summary(beyond(long, short), size - start)
     return {
         "what": "one part of three on one core, whole commands: English JSON lines to token files, GPT-2's tokenizer",
         "cases": cases,
@@ -301,7 +285,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         os.environ["RECIPE_CACHE"] = f"{name}/cache"
         result = compare(options, Path(name))
-    print("\n".join(rows(result["cases"])))
+    print("\n".join([*rows(result["cases"]), "", sentence(result["cases"])]))
     if options.dry:
         return
     if not {"megatron", "datatrove", "curator"} & result["versions"].keys():

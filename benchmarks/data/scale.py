@@ -10,11 +10,11 @@ each of which takes the next part as soon as it is free. Measured are
 - the joining of large files by their offsets, synced to disk, and the index of a million documents.
 
 The floor is the encoding alone, divided evenly among all workers: no start, no listing, no hashes of the inputs, no
-last worker that the others wait for. Each case gives the share of the floor that the parts reach, up to how many
-workers (with the same parts) they keep 90 % of it, how many bytes a second all workers read together, and the time of
-the merge, which is one process on one machine and is not in that share. Workers differ in speed at random
-(``--spread``); a cluster's scheduler starts a task at once (``--dispatch``), and the shared file system is as fast for
-all as the local disk is here for one.
+last worker that the others wait for. Each case gives the share of the floor that the parts reach; up to how many
+workers the same parts scale linearly (each does 90 % of what one does alone); how many bytes a second all workers read
+together; and the time of the merge, which is one process on one machine and is not in that share. Workers differ in
+speed at random (``--spread``); a cluster's scheduler starts a task at once (``--dispatch``), and the shared file system
+is as fast for all as the local disk is here for one.
 
     PYTHONPATH=benchmarks python benchmarks/data/scale.py
 
@@ -31,7 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,9 +39,10 @@ from statistics import median
 from typing import Any
 
 import common
+import english
 import numpy as np
 import scale_model as model
-from prepare_part import ENGINES, documents, write_tokenizer
+from prepare_part import ENGINES
 
 Seconds = dict[str, list[float]]
 
@@ -60,7 +61,7 @@ class Sizes:
     documents: int
 
 
-FULL = Sizes(text=32, files=2000, parts=(16, 256), file=256, documents=1_000_000)
+FULL = Sizes(text=96, files=2000, parts=(16, 256), file=256, documents=1_000_000)
 DRY = Sizes(text=0.4, files=40, parts=(2, 6), file=4, documents=10_000)
 SMALL = 0.05
 """MB of text of the smaller part."""
@@ -72,16 +73,11 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def write_text(folder: Path, lines: Sequence[str], megabytes: float) -> float:
+def write_text(folder: Path, megabytes: float, dry: bool) -> float:
     """Write a file with at least so much text in a new folder; returns the MB of the file."""
     folder.mkdir()
-    target, size, number = folder / "text.jsonl", 0, 0
-    with target.open("w", encoding="utf-8", newline="\n") as file:
-        while size < megabytes * model.MB:
-            size += len(lines[number % len(lines)].encode())
-            file.write(lines[number % len(lines)])
-            number += 1
-    return target.stat().st_size / model.MB
+    english.write_lines(folder / "text.jsonl", round(megabytes * model.MB), dry)
+    return (folder / "text.jsonl").stat().st_size / model.MB
 
 
 def write_files(folder: Path, count: int) -> None:
@@ -237,24 +233,34 @@ def simulated(costs: model.Costs, options: argparse.Namespace, shape: tuple[floa
 
 def rows(engines_: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """A table in Markdown."""
-    yield "| engine | case | parts | of the floor | 90 % of the floor up to | longest part | all read | merge |"
+    yield "| engine | case | parts | of the floor | linear up to | longest part | all read | merge |"
     yield "|---|---|---|---|---|---|---|---|"
     for engine, result in engines_.items():
         for name, case in result["cases"].items():
-            until = case["linear_until_workers"]
             yield (
                 f"| {engine} | {name} | {case['seconds']:,.0f} s | {case['efficiency']:.2f} | "
-                f"{f'{until:,} workers' if until else '-'} | {case['longest_part']:,.0f} s | "
+                f"{case['linear_until_workers']:,} workers | {case['longest_part']:,.0f} s | "
                 f"{case['gb_read_per_second']:.1f} GB/s | {case['merge_seconds']:,.0f} s |"
             )
+
+
+def sentence(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """The figures of README.md's row."""
+    found = []
+    for engine, result in results.items():
+        shares = (f"{name} {case['efficiency']:.2f}" for name, case in result["cases"].items())
+        merge = next(iter(result["cases"].values()))["merge_seconds"]
+        found.append(f"share of the floor with {engine}: {'; '.join(shares)}; merge {merge:,.0f} s")
+    return ". ".join(found)
 
 
 def compare(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Measure, and simulate with each engine."""
     sizes = DRY if options.dry else FULL
-    lines = documents(options.dry)
-    write_tokenizer(folder / "tokenizer", lines, options.dry)
-    megabytes = write_text(folder / "small", lines, SMALL), write_text(folder / "text", lines, sizes.text)
+    english.write_tokenizer(folder / "tokenizer", options.dry)
+    megabytes = (
+        write_text(folder / "small", SMALL, options.dry), write_text(folder / "text", sizes.text, options.dry),
+    )  # fmt: skip
     write_files(folder / "few", 1)
     write_files(folder / "many", sizes.files)
     found = measure(folder, sizes, options.rounds, options.core)
@@ -312,7 +318,7 @@ def main() -> None:
         result = compare(options, Path(name))
     for engine, made in result["engines"].items():
         print(f"{engine}: " + ", ".join(f"{key} {value:.3g} s" for key, value in made["costs"].items()))
-    print("\n".join(rows(result["engines"])))
+    print("\n".join([*rows(result["engines"]), "", sentence(result["engines"])]))
     if not options.dry:
         common.write("scale", result)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 MB = 1_000_000
 LINEAR = 0.9
-"""The scaling counts as linear up to the largest number of workers with this share of the floor."""
+"""The scaling counts as linear while every worker does this share of what one does alone."""
 WORKERS = tuple(step * 10**power for power in range(6) for step in (1, 2, 5))
 
 
@@ -113,11 +113,12 @@ def varied(seconds: Sequence[float], spread: float) -> list[float]:
 
 
 def linear_until(costs: Costs, division: Division, spread: float, dispatch: float) -> int:
-    """Return the most workers up to which the parts keep at least :data:`LINEAR` of the floor; 0 if none do."""
+    """Return the most workers of :data:`WORKERS` up to which each does :data:`LINEAR` of what one does alone."""
     seconds = varied(part_seconds(costs, division), spread)
-    last = 0
+    alone = makespan(seconds, 1, dispatch)
+    last = 1
     for workers in WORKERS:
-        if floor(costs, division, workers) / makespan(seconds, workers, dispatch) < LINEAR:
+        if alone / makespan(seconds, workers, dispatch) < LINEAR * workers:
             break
         last = workers
     return last
