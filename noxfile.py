@@ -340,7 +340,7 @@ def hosts(session: nox.Session) -> None:
 @task()
 def slow(session: nox.Session) -> None:
     """The tests that take long; the other sessions leave them out."""
-    install(session, *FOLDERS, *EXAMPLES, *TESTING)
+    install(session, *FOLDERS, *EXAMPLES, *TESTING, "obstore")
     test(session, "-m", "slow and not long", *tests_of(*FOLDERS, *EXAMPLES), ROOT / "tests")
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from recipe_core.data.prepare import Output
-from recipe_core.errors import ConfigError
+from recipe_core.errors import ConfigError, DataError
 from recipe_core.files import atomic_folder, home, remote, write_text
+from recipe_core.files.named import read_lists, split_weights
 from recipe_core.settings.fill import fill
 from recipe_core.train.start.destination import require_run_folder
 
@@ -45,6 +46,30 @@ def test_what_is_here(place: str) -> None:
 
 def test_a_file_address_is_told_to_be_written_as_a_path() -> None:
     assert remote("file:///data/x") == "expected a path, got 'file:///data/x'; write it without file://"
+
+
+def test_a_setting_of_paths_may_take_addresses_of_object_storage() -> None:
+    @dataclass(frozen=True)
+    class Data:
+        files: tuple[str, ...] = field(default=(), metadata={"remote": "objects"})
+        tokenizer: str = ""
+
+    problems: list[str] = []
+    named = ("data/a", "s3://bucket/a", "0.5:gs://bucket/*")
+    assert fill(Data, {"files": list(named)}, "data", problems) == Data(named)
+    fill(Data, {"files": ["https://host/a"], "tokenizer": "s3://bucket/t"}, "data", problems)
+    assert [problem.partition(": remote places")[0] for problem in problems] == [
+        "data.files: expected a path on this machine, got 'https://host/a'",
+        "data.tokenizer: expected a path on this machine, got 's3://bucket/t'",
+    ]
+
+
+def test_list_files_of_other_readers_take_no_addresses(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("s3://bucket/a\n", encoding="utf-8")
+    named = split_weights([f"@{tmp_path / 'list'}"])
+    assert [str(one.address) for one in read_lists(named, objects=True)] == ["s3://bucket/a"]
+    with pytest.raises(DataError, match=r"line 1: s3://bucket/a: expected a path on this machine"):
+        read_lists(named)
 
 
 def test_a_setting_that_means_an_address_says_so() -> None:

@@ -36,6 +36,8 @@ class Failure:
     exit_code: int
     lost_peer: bool = False
     """Another rank ended or did not come, and is the cause."""
+    printed: bool = False
+    """The rank has printed it itself."""
 
     @property
     def text(self) -> str:

@@ -172,7 +172,7 @@ class _Rank:
             return None
         ended = self.ended or time.time()
         if code == ExitCode.STOPPED:
-            return Failure(ended, f"rank {self.number} was stopped", None, code)
+            return Failure(ended, f"rank {self.number} was stopped", None, code, printed=True)
         if code == ExitCode.DISK_FULL:
             return Failure(ended, f"rank {self.number} found no room on a disk, not even to say on which", None, code)
         if code > 0:
@@ -356,7 +356,7 @@ class _Supervisor:
         if first.exit_code == 128 + signal.SIGABRT and all(peer.process.returncode for peer in self._ranks):
             first = replace(first, lost_peer=False)  # all failed, and none before it: the others have lost this one
         record_failure_ending(self._logs.parent, first, rank.number)
-        if first.exit_code == ExitCode.STOPPED and not first.lost_peer:  # each rank has printed that
+        if first.printed:
             return first.exit_code
         print(f"recipe: {first.text}" if first.traceback is None else first.text, file=sys.stderr)
         print(

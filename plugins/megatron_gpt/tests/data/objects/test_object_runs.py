@@ -131,3 +131,20 @@ def test_check_inspect_and_verify(sets: Any, server: ObjectServer) -> None:
     found = command("verify", "s3://bucket/data")
     assert found.returncode == 1
     assert "s3://bucket/data/tokens.bin: holds" in found.stdout
+
+
+@pytest.mark.slow
+def test_an_outage_ends_all_ranks_with_one_message(sets: Any, server: ObjectServer, tmp_path: Path) -> None:
+    sets.write("tokens", SIZES * 10)
+
+    class Outage(Faults):
+        def draw(self, request: str) -> Any:
+            return "refuse" if "tokens.bin" in request and len(server.requests) > 400 else "none"
+
+    server.faults = Outage()
+    words = ("data.files=s3://bucket/data/tokens", "train.steps=200", "layout=ddp", "--processes", "2")
+    ended = command("run", "megatron_gpt:tiny", *words, "--out", str(tmp_path / "run"))
+    assert ended.returncode == 75, ended.stdout  # the same command continues
+    assert (
+        ended.stdout.count("s3://bucket/data/tokens.bin: the storage did not deliver it (503 SlowDown, 10 tries") == 1
+    )
