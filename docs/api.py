@@ -14,7 +14,7 @@ from typing import Any
 import recipe_core
 from recipe_core.hooks import hooks
 
-MODULES = ("recipe_core.data.prepare", "recipe_core.data.text", "recipe_core.testing")
+MODULES = ("recipe_core.data.filters", "recipe_core.data.prepare", "recipe_core.data.text", "recipe_core.testing")
 """Public modules other than :mod:`recipe_core`."""
 TOPICS = {
     "Contributions": ("recipe_core.hooks.",),
@@ -37,8 +37,9 @@ HEAD = """\
 # Public names
 
 A plugin imports what it needs from `recipe_core`: `from recipe_core import Batch, Model, causal_attention`. Names that
-need PyTorch are imported at first use, so a `plugin.py` may import them. Three more modules are public:
-`recipe_core.data.prepare` and `recipe_core.data.text`, for datasets with their own files, and `recipe_core.testing`.
+need PyTorch are imported at first use, so a `plugin.py` may import them. Four more modules are public:
+`recipe_core.data.prepare`, `recipe_core.data.text` and `recipe_core.data.filters`, for datasets with their own files,
+and `recipe_core.testing`.
 
 **Compatibility.** These names belong to API 1. Within one version, names, arguments, fields and hooks are only added: a
 plugin that works with one release works with every later one of the same API. Other modules of the core may change with

@@ -23,7 +23,7 @@ from recipe_core.hooks.earlier import ENGINE
 from recipe_core.hooks.version import API
 
 RECORD = Path(__file__).parent / f"public_api_{API}.json"
-MODULES = ("recipe_core", "recipe_core.data.prepare", "recipe_core.data.text", "recipe_core.testing")
+MODULES = ("recipe_core", *(f"recipe_core.{name}" for name in ("data.filters", "data.prepare", "data.text", "testing")))
 PLAIN = {"__init__", "__call__"}
 """Special methods whose arguments count."""
 Shape = dict[str, Any]
