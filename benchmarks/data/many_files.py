@@ -179,6 +179,19 @@ def rows(cases: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             )
 
 
+def sentence(cases: Mapping[str, Mapping[str, Any]]) -> str:
+    """The figures of README.md's row."""
+    found = []
+    for kind, case in cases.items():
+        empty, again, bare = (case["sides"][name] for name in ("empty cache", "again", "bare"))
+        found.append(
+            f"{case['files']:,} {SETS[kind]}: {empty['seconds']:.3g} s with an empty cache, "
+            f"{again['seconds']:.3g} s again (bare loop {bare['seconds']:.3g} s), "
+            f"{empty['memory'] / 1e6:.0f} MB, {empty['open_files']:.0f} open files"
+        )
+    return "; ".join(found)
+
+
 def parsed() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -210,7 +223,7 @@ def main() -> None:
             found = measure(kind, folder, options.rounds)
         medians = {side: {key: median(values) for key, values in figures.items()} for side, figures in found.items()}
         cases[kind] = {"files": count, "sides": medians, "all": found}
-    print("\n".join(rows(cases)))
+    print("\n".join([*rows(cases), "", sentence(cases)]))
     if not options.dry:
         common.write(
             "many_files",

@@ -205,6 +205,18 @@ def rows(cases: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             )
 
 
+def sentence(cases: Mapping[str, Mapping[str, Any]]) -> str:
+    """The figures of README.md's row; empty without peers."""
+    found = []
+    for case, result in cases.items():
+        faster = result["times_faster_processor"]
+        peers = next(iter(faster.values()))
+        ratios = (f"{engine} {', '.join(map(str, by.values()))}" for engine, by in faster.items())
+        found += [f"{case}, {result['megabytes']:.0f} MB, times {', '.join(peers)}: {'; '.join(ratios)}"] * bool(peers)
+    rounds = cases["part"]["rounds"]
+    return f"by processor time, {rounds} round{'s' * (rounds > 1)}. {'. '.join(found)}" if found else ""
+
+
 def versions_of(sides: Mapping[str, Sequence[str]], options: argparse.Namespace) -> dict[str, Any]:
     """Versions of what each side needs, in its own environment, and the commit of Megatron-LM's checkout."""
     names = {**dict.fromkeys(ENGINES, ("numpy", "tokenizers")), **PACKAGES, "gigatoken": ("gigatoken",)}
@@ -273,7 +285,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         os.environ["RECIPE_CACHE"] = f"{name}/cache"
         result = compare(options, Path(name))
-    print("\n".join(rows(result["cases"])))
+    print("\n".join([*rows(result["cases"]), "", sentence(result["cases"])]))
     if options.dry:
         return
     if not {"megatron", "datatrove", "curator"} & result["versions"].keys():

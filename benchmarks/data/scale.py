@@ -244,6 +244,16 @@ def rows(engines_: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             )
 
 
+def sentence(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """The figures of README.md's row."""
+    found = []
+    for engine, result in results.items():
+        shares = (f"{name} {case['efficiency']:.2f}" for name, case in result["cases"].items())
+        merge = next(iter(result["cases"].values()))["merge_seconds"]
+        found.append(f"share of the floor with {engine}: {'; '.join(shares)}; merge {merge:,.0f} s")
+    return ". ".join(found)
+
+
 def compare(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Measure, and simulate with each engine."""
     sizes = DRY if options.dry else FULL
@@ -308,7 +318,7 @@ def main() -> None:
         result = compare(options, Path(name))
     for engine, made in result["engines"].items():
         print(f"{engine}: " + ", ".join(f"{key} {value:.3g} s" for key, value in made["costs"].items()))
-    print("\n".join(rows(result["engines"])))
+    print("\n".join([*rows(result["engines"]), "", sentence(result["engines"])]))
     if not options.dry:
         common.write("scale", result)
 
