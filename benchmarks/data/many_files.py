@@ -186,8 +186,8 @@ def sentence(cases: Mapping[str, Mapping[str, Any]]) -> str:
         empty, again, bare = (case["sides"][name] for name in ("empty cache", "again", "bare"))
         found.append(
             f"{case['files']:,} {SETS[kind]}: {empty['seconds']:.3g} s with an empty cache, "
-            f"{again['seconds']:.3g} s again (bare loop {bare['seconds']:.3g} s), {empty['memory'] / 1e6:.0f} MB, "
-            f"{empty['open_files']:.0f} open files"
+            f"{again['seconds']:.3g} s again (bare loop {bare['seconds']:.3g} s), "
+            f"{empty['memory'] / 1e6:.0f} MB, {empty['open_files']:.0f} open files"
         )
     return "; ".join(found)
 
