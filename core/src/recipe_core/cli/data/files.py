@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import click
 
-from recipe_core.cli.options import LocalPath, debug_option, load_plugins
+from recipe_core.cli.options import LocalPath, SourcePath, debug_option, load_plugins
 from recipe_core.errors import DataError, ExitCode
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _BAR = 40
 
 
 @click.command()
-@click.argument("path", type=LocalPath())
+@click.argument("path", type=SourcePath(foreign=False))
 @click.option(
     "--tokenizer",
     type=LocalPath(),
@@ -50,7 +50,7 @@ def inspect(path: Path, tokenizer: Path | None) -> None:
 
 
 @click.command()
-@click.argument("path", type=LocalPath())
+@click.argument("path", type=SourcePath(foreign=False))
 @debug_option
 def verify(path: Path) -> int:
     """Check the files of a prepared data set, or of checkpoints.
