@@ -52,7 +52,11 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Write the manifest into ``folder`` and sync it to disk, replacing an existing one."""
-        write_text(folder / NAME, json.dumps(with_digest(asdict(self)), indent=1) + "\n")
+        write_text(folder / NAME, self.text())
+
+    def text(self) -> str:
+        """Return its text, with a digest of it."""
+        return json.dumps(with_digest(asdict(self)), indent=1) + "\n"
 
     @classmethod
     def of(
@@ -77,7 +81,23 @@ class Manifest:
             CheckpointError: it is missing or damaged; the message does not name ``folder``.
         """
         try:
-            plain = verify_digest(read_text(folder / NAME))
+            return cls.parse(read_text(folder / NAME))
+        except FileNotFoundError as error:
+            raise CheckpointError(f"no {NAME} in it, so it was not written to its end") from error
+        except OSError as error:
+            raise CheckpointError(f"{NAME} cannot be read ({error.strerror or error})") from error
+        except ValueError as error:  # not text
+            raise CheckpointError(f"{NAME} is damaged ({type(error).__name__}: {error})") from error
+
+    @classmethod
+    def parse(cls, text: str) -> Manifest:
+        """Read the text of a manifest.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        try:
+            plain = verify_digest(text)
             _require_known(plain)
             files = {
                 name: FileEntry(size=int(e["size"]), sha256=str(e["sha256"])) for name, e in plain["files"].items()
@@ -87,10 +107,6 @@ class Manifest:
                 torch=str(plain["torch"]), time=str(plain["time"]), files=files,
                 val_loss=None if plain.get("val_loss") is None else float(plain["val_loss"]),
             )  # fmt: skip
-        except FileNotFoundError as error:
-            raise CheckpointError(f"no {NAME} in it, so it was not written to its end") from error
-        except OSError as error:
-            raise CheckpointError(f"{NAME} cannot be read ({error.strerror or error})") from error
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise CheckpointError(f"{NAME} is damaged ({type(error).__name__}: {error})") from error
 

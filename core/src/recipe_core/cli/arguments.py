@@ -58,7 +58,7 @@ class RecipeCommand(DescribedCommand):
             if text := _replacement(error.option_name, original):
                 raise ConfigError(f"{error.option_name}: no such option; {text}") from error
             raise
-        targets = _targets(ctx.params.get("arguments", ()))
+        targets = targets_of(ctx.params.get("arguments", ()))
         if len(targets) > 1 and (text := _correction(targets)):
             raise ConfigError(text)
         return rest
@@ -99,7 +99,8 @@ def _correction(targets: Sequence[str]) -> str:
     return f"{second}: a setting is written section.setting=value; {text}" if text else ""
 
 
-def _targets(arguments: Sequence[str]) -> list[str]:
+def targets_of(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments that are no overrides: a recipe, a file or a run folder."""
     return [argument for argument in arguments if not _OVERRIDE.match(argument)]
 
 
@@ -109,7 +110,7 @@ def run_folder(arguments: Sequence[str]) -> tuple[tuple[str, ...], Path | None]:
     Raises:
         ConfigError: the folder is not a run folder.
     """
-    targets = _targets(arguments)
+    targets = targets_of(arguments)
     if len(targets) != 1 or not (folder := Path(targets[0])).is_dir() or not _is_path(targets[0]):
         return tuple(arguments), None
     settings = folder / "job.yaml"
@@ -132,7 +133,7 @@ def split(arguments: Sequence[str]) -> tuple[str, list[str]]:
         ConfigError: a file is named that holds no settings.
         UsageError: no recipe is named, or several are.
     """
-    overrides, targets = [argument for argument in arguments if _OVERRIDE.match(argument)], _targets(arguments)
+    overrides, targets = [argument for argument in arguments if _OVERRIDE.match(argument)], targets_of(arguments)
     if not targets:
         raise click.UsageError("name a recipe (`recipe ls` lists them), or a file that `recipe show` wrote")
     if len(targets) > 1:

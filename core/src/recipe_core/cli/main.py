@@ -31,11 +31,12 @@ from recipe_core.cli.commands.check import check
 from recipe_core.cli.commands.describe import ALL, describe_job, summary_of
 from recipe_core.cli.commands.doctor import doctor
 from recipe_core.cli.commands.group import RecipeGroup
+from recipe_core.cli.commands.stored import require_possible, run_place
 from recipe_core.cli.compare.command import compare
 from recipe_core.cli.compare.report.command import report
 from recipe_core.cli.data.files import inspect, verify
 from recipe_core.cli.data.prepare import prepare
-from recipe_core.cli.options import Invocation, LocalPath, debug_option, load_plugins, out_option, processes_option
+from recipe_core.cli.options import Invocation, LocalPath, debug_option, load_plugins, processes_option, run_out_option
 from recipe_core.cli.plugin.command import add_plugin_command
 from recipe_core.errors import ExitCode, LaunchError, PluginError, RecipeError
 from recipe_core.launch.cores import NO_SPINNING, OthersAtStart, limit_spinning
@@ -181,27 +182,38 @@ cli.add_command(check)
 @cli.command(cls=RecipeCommand)
 @recipe_arguments
 @processes_option
-@out_option
+@run_out_option
 @debug_option
 @click.pass_context
-def run(ctx: click.Context, arguments: tuple[str, ...], processes: int | None, out: Path | None) -> int:
+def run(ctx: click.Context, arguments: tuple[str, ...], processes: int | None, out: Path | str | None) -> int:
     """Train.
 
     The folder of an earlier run, instead of a name, continues that run, and so does --out with the line that started
     it. The same command is one rank of a run where torchrun or srun starts it.
     """
+    from recipe_core.launch import worker as launch
+
+    launch.die_with_parent()
+    worker = launch.worker()
+    with run_place(arguments, out, worker) as (named, folder):
+        return _run(ctx, named, processes, folder, worker)
+
+
+def _run(
+    ctx: click.Context, arguments: tuple[str, ...], processes: int | None, out: Path | None, worker: Worker | None
+) -> int:
+    """Train, as this process or as the parent of several."""
     from recipe_core.engine.machine import environment
     from recipe_core.launch import worker as launch
     from recipe_core.settings.remarks import remarks_of
     from recipe_core.train.start.destination import RUNS, begun, new_folder, require_run_folder, shared_folder
 
-    launch.die_with_parent()
-    worker = launch.worker()
     try:
         launch.refuse_processes(worker, processes)
         arguments, named_folder = run_folder(arguments)
         out = out or named_folder
         job = _job(arguments, worker.world_size if worker else processes or 0, out or RUNS)
+        require_possible(job, out)
         folder = out or (shared_folder(job.name, worker) if worker else None)
     except Exception as error:
         # All ranks of a machine see a mistake; local rank 0 reports it. Our supervisor reports it once by itself.

@@ -75,6 +75,40 @@ class DataPath(LocalPath):
         )
 
 
+class RunPath(LocalPath):
+    """A path on this machine, as :class:`LocalPath`, or an address in object storage, as a text."""
+
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Pass an address on as it is."""
+        return str(value) if is_address(value) else super().convert(value, param, ctx)
+
+
+class SourcePath(LocalPath):
+    """A run or a checkpoint to read: a path on this machine, or an address in object storage, which is downloaded.
+
+    Args:
+        weights: of a run at an address, download the newest checkpoint; else only the other files.
+        foreign: also download what is neither a run nor a checkpoint of one.
+    """
+
+    def __init__(self, *, weights: bool = True, foreign: bool = True) -> None:
+        super().__init__()
+        self._weights, self._foreign = weights, foreign
+
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Download what is at an address into the cache."""
+        if is_address(value) and not (ctx is not None and ctx.resilient_parsing):
+            from recipe_core.checkpoint.remote.fetched import fetched
+
+            value = fetched(str(value), show, weights=self._weights, foreign=self._foreign)
+        return super().convert(value, param, ctx)
+
+
+def show(text: str) -> None:
+    """Print a line about what a command does to standard error."""
+    click.echo(f"recipe: {text}", err=True)
+
+
 def _record_command(ctx: click.Context, _: click.Parameter, debug: bool) -> None:
     line = ctx.ensure_object(Invocation)
     line.command, line.debug = ctx.command_path, line.debug or debug
@@ -96,6 +130,12 @@ processes_option = click.option(
 )
 out_option = click.option(
     "--out", type=LocalPath(), metavar="DIR", help="The run folder (default: a new one in runs/)."
+)
+run_out_option = click.option(
+    "--out",
+    type=RunPath(),
+    metavar="DIR|ADDRESS",
+    help="The run folder (default: a new one in runs/), or an address in object storage (s3://BUCKET/RUN).",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 

@@ -90,21 +90,30 @@ def run_tiny(recipe: str, out: Path, *words: str, timeout: float = forks.DEADLIN
     Raises:
         AssertionError: the command failed, or took longer than ``timeout`` seconds; its output is the message.
     """
-    line = ["run", f"{recipe}:tiny", *words, "--out", str(out)]
+    code, text = forked("run", f"{recipe}:tiny", *words, "--out", str(out), timeout=timeout, **environment)
+    assert code == 0, text
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    return Finished(out, read_rows(out / "metrics.jsonl"), results, text)
+
+
+def forked(*words: str, timeout: float = forks.DEADLINE, **environment: str) -> tuple[int | None, str]:
+    """Run ``recipe WORDS`` as :func:`run_tiny` does; return its exit code and its output.
+
+    The code is -N if signal N killed it.
+    """
     with tempfile.TemporaryDirectory() as folder:
         printed = Path(folder) / "printed"
         settings = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-        process = forks.context().Process(target=_run_command, args=(line, settings, Path.cwd(), printed), daemon=True)
+        process = forks.context().Process(
+            target=_run_command, args=(list(words), settings, Path.cwd(), printed), daemon=True
+        )
         process.start()
         try:
             process.join(timeout)
         finally:
             process.kill()
             process.join()
-        text = printed.read_text(encoding="utf-8") if printed.exists() else ""
-    assert process.exitcode == 0, text
-    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    return Finished(out, read_rows(out / "metrics.jsonl"), results, text)
+        return process.exitcode, printed.read_text(encoding="utf-8") if printed.exists() else ""
 
 
 def _run_command(line: list[str], environment: dict[str, str], folder: Path, printed: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from recipe_core.checkpoint.formats.base import SaveContext
 from recipe_core.checkpoint.formats.build import build_format
+from recipe_core.checkpoint.remote.checkpoints import RemoteCheckpoints
 from recipe_core.checkpoint.saving.background import Saver
 from recipe_core.checkpoint.saving.retention import Trend
 from recipe_core.checkpoint.saving.store import Checkpoints
@@ -56,6 +57,7 @@ from recipe_core.train.metrics.writer import Metrics
 from recipe_core.train.saving import Saving
 from recipe_core.train.start import folder as folders
 from recipe_core.train.start.resume import TrainingProgress, begin
+from recipe_core.train.start.stored import stored_run
 from recipe_core.train.start.watch import patient, watched
 from recipe_core.train.step import StepErrors, Stepper
 from recipe_core.train.stopping import Stopping, announcement
@@ -79,10 +81,10 @@ def run(job: Job, out: Path, *, dry_run: bool = False) -> dict[str, Any]:
         straggler_row = watchdog.row if job.train.log_stragglers else dict
         folders.agree(out, job, engine)
         rollbacks = Rollbacks()
-        with nullcontext() if dry_run else noting_divergence(out, job, engine.rank):
+        with stored_run(out, engine) as remote, nullcontext() if dry_run else noting_divergence(out, job, engine.rank):
             while True:
                 try:  # a call, so that all process groups are freed before the engine stops
-                    return _run(job, out, engine, stop, dry_run, straggler_row, rollbacks)
+                    return _run(job, out, engine, stop, dry_run, straggler_row, rollbacks, remote)
                 except RollbackError as error:
                     rollbacks.note(error)  # continue outside of `except`, where nothing references the old model
 
@@ -113,10 +115,10 @@ class Training:
 
 def _run(
     job: Job, out: Path, engine: engines.Engine, stop: StopFlag, dry_run: bool,
-    straggler_row: Callable[[], Row], rollbacks: Rollbacks,
+    straggler_row: Callable[[], Row], rollbacks: Rollbacks, remote: RemoteCheckpoints | None,
 ) -> dict[str, Any]:  # fmt: skip
     with ExitStack() as stack:
-        training = _build(job, out, engine, stop, dry_run, straggler_row, rollbacks, stack)
+        training = _build(job, out, engine, stop, dry_run, straggler_row, rollbacks, remote, stack)
         stopped = training.train()
     beat.enter("closing")
     if not stopped:
@@ -128,7 +130,7 @@ def _run(
 
 def _build(
     job: Job, out: Path, engine: engines.Engine, stop: StopFlag, dry_run: bool,
-    straggler_row: Callable[[], Row], rollbacks: Rollbacks, stack: ExitStack,
+    straggler_row: Callable[[], Row], rollbacks: Rollbacks, remote: RemoteCheckpoints | None, stack: ExitStack,
 ) -> Training:  # fmt: skip
     beat.enter("building model and data")
     notice("building the model")
@@ -147,7 +149,7 @@ def _build(
         stop.on_exit = lambda name: note_stop(out, job, name, progress.step, progress.consumed_samples)
     learning_rate = job.learning_rate()
     context = SaveContext(train=job.train, rate=learning_rate, samples=samples)
-    checkpoints, background = _checkpoints(job, out, engine, context, trend, run_folder)
+    checkpoints, background = _checkpoints(job, out, engine, context, trend, run_folder, remote)
     beat.enter("loading the checkpoint")
     rollbacks.roll_back(checkpoints, out)
     callbacks = _callbacks(job, out, engine, run, model, optimizer)
@@ -250,8 +252,9 @@ def _conclude(training: Training, signal: str | None) -> dict[str, Any]:
 
 
 def _checkpoints(
-    job: Job, out: Path, ranks: engines.Communication, context: SaveContext, trend: Trend, run_folder: folders.RunFolder
-) -> tuple[Checkpoints, bool]:
+    job: Job, out: Path, ranks: engines.Communication, context: SaveContext, trend: Trend,
+    run_folder: folders.RunFolder, remote: RemoteCheckpoints | None,
+) -> tuple[Checkpoints, bool]:  # fmt: skip
     """The checkpoints of the run folder, and True if their format saves in the background."""
     form, host_ranks = build_format(job.checkpoint), ranks.host_ranks()
     checkpoints = Checkpoints(
@@ -265,6 +268,7 @@ def _checkpoints(
         trend=trend,
         context=replace(context, group=host_ranks.group),
         claim=run_folder.restore,
+        remote=remote,
     )
     return checkpoints, form.background
 

@@ -18,7 +18,7 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from recipe_core.data.text import Counts, Record, TextInput, clean, find, records, total_bytes
+from recipe_core.data.text import Counts, Record, TextInput, clean, find, readers, records, total_bytes
 from recipe_core.errors import DataError
 
 zstandard = pytest.importorskip("zstandard", reason="needs the packages of recipe-core[text]")
@@ -327,7 +327,10 @@ def test_the_share_decides_and_a_few_places_do_not(tmp_path: Path) -> None:
     assert "1,000 places in 65,536 bytes" in refused(long)
 
 
-def test_a_warning_names_file_line_and_byte_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_warning_names_file_line_and_byte_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "_warned", set())  # other tests of this process may have used up the warnings
     line = json.dumps({"text": "ü" * 100}, ensure_ascii=False).encode() + b"\n"
     path = write(tmp_path / "a.jsonl", line * 50 + line.replace("ü".encode(), b"\xfc", 2) + line * 50)
     for _ in range(2):

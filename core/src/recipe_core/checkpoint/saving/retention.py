@@ -104,15 +104,16 @@ class Retention:
         self._spared = ""  # kept beyond ``keep``, since the loss has risen
         self._left_alone: set[str] = set()
 
-    def prune(self, names: Iterable[str], saved: int, damaged: Collection[str]) -> None:
-        """Remove checkpoints of ``names`` (newest first) beyond ``keep``, damaged ones first.
+    def prune(self, names: Iterable[str], saved: int, damaged: Collection[str]) -> list[str]:
+        """Remove checkpoints of ``names`` (newest first) beyond ``keep``, damaged ones first; return their names.
 
         The last good checkpoint is kept while the loss is high. Steps above ``saved``, the step just saved, are damaged
         or left from an earlier continuation: they do not count, so they cannot displace the checkpoint that was just
         written. Folders with files that no manifest lists are kept.
         """
+        removed: list[str] = []
         if not self._keep:
-            return
+            return removed
         older = [name for name in names if int(name.removeprefix("step-")) <= saved]
         whole = [name for name in older if name not in damaged]
         best = {self._best(whole)} if self._keep_best else set()
@@ -127,6 +128,8 @@ class Retention:
             hidden = aside(self._folder / name)
             (self._folder / name).replace(hidden)  # so that it is never visible half removed
             remove(hidden)
+            removed.append(name)
+        return removed
 
     def last_good(self, names: Iterable[str]) -> list[str]:
         """Return the newest of these checkpoints at which the loss had not risen: one name or none."""

@@ -16,12 +16,14 @@ from recipe_core.checkpoint import manifest as manifests
 from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.formats.build import as_format_error
 from recipe_core.checkpoint.manifest import STEP, FileEntry, Manifest, is_ours, read_step
+from recipe_core.checkpoint.remote.checkpoints import RemoteCheckpoints
 from recipe_core.checkpoint.saving.retention import NOT_OURS, Retention, Trend, recovery_advice
 from recipe_core.checkpoint.state import not_finite, state_size
 from recipe_core.engine import agreement
 from recipe_core.engine.protocol import Ranks
 from recipe_core.errors import CheckpointError, DivergedError, PluginError, RecipeError
 from recipe_core.files import aside, remove, require_space, sync
+from recipe_core.launch.watch.heartbeat import beat
 
 T = TypeVar("T")
 SHOWN = 5
@@ -53,18 +55,24 @@ class Checkpoints:
         context: facts about the run, for the format.
         claim: called on rank 0 before a save, to check that the run folder still belongs to this run.
         warn: takes a message for the user (called only on rank 0).
+        remote: those of the run in object storage: each checkpoint is uploaded after it is saved, and is downloaded
+            where it is missing or damaged here.
     """
 
     def __init__(
         self, folder: Path, format: Format, engine: Ranks, keep: int, warn: Callable[[str], None] | None = None,
         *, keep_best: bool = False, notes: Mapping[str, str] | None = None, trend: Trend | None = None,
         context: SaveContext = NO_RUN, claim: Callable[[], None] = lambda: None,
+        remote: RemoteCheckpoints | None = None,
     ) -> None:  # fmt: skip
         self.folder, self.format, self.engine = folder, format, engine
         self.notes, self.context, self._claim = notes or {}, context, claim
         self.warn = warn or (lambda text: print(f"warning: {text}", file=sys.stderr, flush=True))
         self._retention = Retention(folder, keep, keep_best=keep_best, trend=trend or Trend(), warn=self.warn)
         self._damaged: set[str] = set()
+        self._remote = remote
+        self._removed: list[str] = []
+        """Checkpoints that are removed here, and not yet in object storage."""
 
     def save(
         self,
@@ -81,6 +89,7 @@ class Checkpoints:
         Raises:
             DiskError: too little space, or the folder cannot be written.
             CheckpointError: ``state`` cannot be saved, or not all ranks see the folder.
+            ObjectError: it is saved, and cannot be uploaded.
         """
         final, size, part = self.folder / f"step-{step}", state_size(state), None
         try:
@@ -94,7 +103,20 @@ class Checkpoints:
                 raise
             text = f"{final} ({size / 1e6:,.1f} MB) was not saved; older checkpoints are untouched. {error}"
             raise type(error)(text) from error
+        self._upload(final)
         return final
+
+    def _upload(self, path: Path) -> None:
+        remote = self._remote
+        if remote is not None:
+            with beat.during("upload"):
+                remote.upload(self.engine, path)
+                self.on_rank_0(self._remove_remote)
+
+    def _remove_remote(self) -> None:
+        removed, self._removed = self._removed, []
+        if self._remote is not None:
+            self._remote.remove(removed)
 
     def require_finite(self, step: int, state: Mapping[str, Any]) -> None:
         """Require that ``state`` is finite before it is saved as ``step``; a collective.
@@ -138,6 +160,8 @@ class Checkpoints:
                     remove(hidden)
                 else:
                     self._rename_foreign(path)
+                self._removed.append(path.name)
+            self._remove_remote()
 
         self.on_rank_0(drop)
 
@@ -189,7 +213,10 @@ class Checkpoints:
             path = self.folder / f"step-{step}"
             try:
                 replace(Manifest.read(path), val_loss=val_loss).write(path)
+                if self._remote is not None:
+                    self._remote.update(path)
                 self._prune(step)  # it may be the best one now
+                self._remove_remote()
             except RecipeError as error:
                 self.warn(f"{path}: the validation loss of this step could not be noted ({error})")
 
@@ -207,9 +234,13 @@ class Checkpoints:
         for name in self.on_rank_0(self._names_after_tidying):
             path = self.folder / name
             problems = self.problems(path)
+            if problems and self._remote is not None and self._remote.fetch(self.engine, path):
+                problems = self.problems(path)
             self._require_no_strays(path, problems)
             if not problems:
                 self._warn(passed_over, path)
+                if self._remote is not None:
+                    self._remote.upload(self.engine, path)  # unless it is there
                 return path
             self._damaged.add(name)
             passed_over.append(f"{path}: {'; '.join(problems)}")
@@ -336,7 +367,7 @@ class Checkpoints:
         self.on_rank_0(publish)
 
     def _prune(self, saved: int) -> None:
-        self._retention.prune(self._names(), saved, self._damaged)
+        self._removed += self._retention.prune(self._names(), saved, self._damaged)
 
     def _rename_foreign(self, path: Path) -> None:
         kept = aside(path, "kept")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recipe_core.cli.options import LocalPath, debug_option, join, load_plugins
+from recipe_core.cli.options import LocalPath, SourcePath, debug_option, join, load_plugins
 from recipe_core.settings.fill import from_words
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def _formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 _path_arguments = join(
-    click.argument("source", type=LocalPath(), metavar="SRC"),
+    click.argument("source", type=SourcePath(), metavar="SRC"),
     click.argument("target", type=LocalPath(), metavar="DST"),
     click.argument("overrides", nargs=-1, metavar="[SETTING=VALUE]..."),
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recipe_core.cli.checkpoint.source import source_options
-from recipe_core.cli.options import LocalPath, debug_option, load_plugins
+from recipe_core.cli.options import LocalPath, SourcePath, debug_option, load_plugins
 
 if TYPE_CHECKING:
     from recipe_core.checkpoint.match.trained import TrainedModel
@@ -30,7 +30,7 @@ _TASKS = "recipe_core.train.metrics.harness:evaluate"
 
 
 @click.command("eval")
-@click.argument("sources", nargs=-1, required=True, type=LocalPath(), metavar="RUN|CHECKPOINT...")
+@click.argument("sources", nargs=-1, required=True, type=SourcePath(), metavar="RUN|CHECKPOINT...")
 @click.option("--data", multiple=True, metavar="PATH", help="Prepared data, or a text (default: the run's own).")
 @click.option(
     "--tasks",

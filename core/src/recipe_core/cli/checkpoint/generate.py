@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recipe_core.cli.checkpoint.source import source_options
-from recipe_core.cli.options import LocalPath, debug_option, load_plugins
+from recipe_core.cli.options import LocalPath, SourcePath, debug_option, load_plugins
 
 if TYPE_CHECKING:
     from recipe_core.checkpoint.match.trained import TrainedModel
@@ -22,7 +22,7 @@ Answer = Callable[[str], Mapping[str, Any]]
 
 
 @click.command()
-@click.argument("source", type=LocalPath(), metavar="RUN|CHECKPOINT")
+@click.argument("source", type=SourcePath(), metavar="RUN|CHECKPOINT")
 @click.argument("more", nargs=-1, metavar="")
 @click.option("--prompt", "prompt_texts", multiple=True, metavar="TEXT|-", help="A prompt; - reads one from each line.")
 @click.option("--prompts", "file", type=LocalPath(), metavar="FILE", help="A prompt in each line, or .jsonl.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from recipe_core.cli.arguments import RecipeCommand, recipe_arguments, split
-from recipe_core.cli.options import LocalPath, debug_option, join, load_plugins, out_option, processes_option
+from recipe_core.cli.options import LocalPath, debug_option, join, load_plugins, processes_option, run_out_option
 from recipe_core.errors import ExitCode, RecipeError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ target_options = join(
 @processes_option
 @target_options
 @click.option("--on-nodes", is_flag=True, help="Started once on each node (srun): compare what the nodes see.")
-@out_option
+@run_out_option
 @debug_option
 def check(
     arguments: tuple[str, ...],
@@ -56,7 +56,7 @@ def check(
     device_memory: float | None,
     site: Path | None,
     on_nodes: bool,
-    out: Path | None,
+    out: Path | str | None,
 ) -> int:
     """Find what is wrong with a run, and what it needs.
 
@@ -67,6 +67,11 @@ def check(
     With --on-nodes, the line is started once on each node of a job (srun --ntasks-per-node=1), and prints a table
     of what they see: devices, memory, disk, data, packages, clocks, and how fast they reach each other.
     """
+    if isinstance(out, str):
+        from recipe_core.checkpoint.remote.record import working_folder
+        from recipe_core.files.objects import ObjectPath
+
+        out = working_folder(str(ObjectPath.parse(out)))  # whose disk has to hold the checkpoints, too
     elsewhere = any(option is not None for option in (nodes, processes_per_node, device_memory, site))
     if elsewhere and processes is not None:
         raise click.UsageError("--processes is for this machine; give --nodes and --processes-per-node instead")

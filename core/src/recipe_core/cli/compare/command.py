@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from recipe_core.cli.options import LocalPath, debug_option, json_option
+from recipe_core.cli.options import LocalPath, SourcePath, debug_option, json_option
 from recipe_core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ PICTURE = Path("compare.png")
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, type=LocalPath(), metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, type=SourcePath(weights=False), metavar="RUN...")
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import click
 
-from recipe_core.cli.options import DataPath, LocalPath, debug_option, load_plugins
+from recipe_core.cli.options import DataPath, LocalPath, debug_option, load_plugins, show
 from recipe_core.errors import DataError, ExitCode
 from recipe_core.files.objects import ObjectPath
 
@@ -44,9 +44,10 @@ def inspect(path: Path | ObjectPath, tokenizer: Path | None) -> None:
     """Show what a prepared data set or a checkpoint holds.
 
     PATH is the folder of a data set, one of its files, or their common path without the ending; or a checkpoint, or
-    a run folder, for its newest one. It may be the address of token files in object storage (s3://bucket/data).
+    a run folder, for its newest one. It may be the address of token files, a run or a checkpoint in object storage
+    (s3://bucket/data).
     """
-    readers = _files(load_plugins(), path)
+    path, readers = _files(load_plugins(), path)
     click.echo("\n\n".join(_inspection_text(path, files.inspect(path, tokenizer)) for files in readers))
 
 
@@ -59,7 +60,7 @@ def verify(path: Path | ObjectPath) -> int:
     All of them are read, and compared with the hashes of the manifest where there is one. The command ends with 1
     when something is wrong.
     """
-    readers = _files(load_plugins(), path)
+    path, readers = _files(load_plugins(), path)
     problems = [problem for files in readers for problem in files.verify(path)]
     for problem in problems:
         click.echo(problem)
@@ -75,20 +76,32 @@ def datasets_of(registry: Registry) -> dict[str, Dataset]:
     return {name: registry.get("data", name) for name in registry.names("data")}
 
 
-def _files(registry: Registry, path: Path | ObjectPath) -> list[Any]:
-    """Return the readers of the files at ``path``; for an address, of those that read objects (``objects = True``).
+def _files(registry: Registry, path: Path | ObjectPath) -> tuple[Path | ObjectPath, list[Any]]:
+    """Return the place of the files, and their readers.
+
+    At an address, data sets are read by those that read objects (``objects = True``); a run or a checkpoint is
+    downloaded.
 
     Raises:
         DataError: there is nothing at ``path``, or nothing that a plugin recognises.
     """
+    if isinstance(path, Path):
+        return path, _local_readers(registry, path)
+    if readers := _object_readers(registry, path):
+        return path, readers
+    from recipe_core.checkpoint.remote.fetched import fetched
+
+    copy = fetched(str(path), show, foreign=False)
+    return copy, _local_readers(registry, copy)
+
+
+def _local_readers(registry: Registry, path: Path) -> list[Any]:
     from recipe_core.checkpoint.locate import formats_at
     from recipe_core.checkpoint.manifest import NAME
     from recipe_core.data.prepare.part_files import PartFiles
     from recipe_core.data.prepare.parts import is_part
     from recipe_core.hooks.target import as_plugin_error, load
 
-    if isinstance(path, ObjectPath):
-        return _object_readers(registry, path)
     checkpoints = "recipe_core.checkpoint.inspect:CheckpointFiles"
     if is_part(path):
         return [PartFiles()]
@@ -117,20 +130,12 @@ def _files(registry: Registry, path: Path | ObjectPath) -> list[Any]:
 def _object_readers(registry: Registry, place: ObjectPath) -> list[Any]:
     from recipe_core.hooks.target import as_plugin_error, load
 
-    known = {name: spec for name, spec in datasets_of(registry).items() if spec.files}
-    matching, kinds = [], []
-    for target, name in {spec.files: name for name, spec in known.items()}.items():
+    matching = []
+    for target, name in {spec.files: name for name, spec in datasets_of(registry).items() if spec.files}.items():
         files = load(target, f"dataset {name!r}")()
-        if not getattr(files, "objects", False):
-            continue
-        kinds.append(name)
-        with as_plugin_error(repr(target), MemoryError):
-            matching += [files] if files.detect(place) else []
-    if not matching:
-        raise DataError(
-            f"{place}: there is no data set here that can be read from object storage ({', '.join(kinds) or 'none'}); "
-            "check the address, or copy the files to this machine"
-        )
+        if getattr(files, "objects", False):
+            with as_plugin_error(repr(target), MemoryError):
+                matching += [files] if files.detect(place) else []
     return matching
 
 

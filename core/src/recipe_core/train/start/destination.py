@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from recipe_core.checkpoint.remote.record import FILE as STORED
 from recipe_core.errors import ConfigError, DiskError, LaunchError
 from recipe_core.files import disk_error, final_name, require_local
 from recipe_core.files.documents import MOST_YAML, DocumentError, parse_yaml, read_text
@@ -21,7 +22,7 @@ DRY_RUN = "dry-run"
 """Folder in a run folder for the files of `recipe precompile`."""
 LOGS = "logs"
 """Folder in a run folder for the output and the heartbeats of each rank."""
-_BEFORE_A_RUN = {LOGS, "launch", LOCK, DRY_RUN}
+_BEFORE_A_RUN = {LOGS, "launch", LOCK, DRY_RUN, STORED}
 """Entries that exist before a run writes job.yaml."""
 _UNFINISHED = {"agreement", "job.yaml"}
 """Files that a run writes under a hidden name at its start; they remain if it is killed."""

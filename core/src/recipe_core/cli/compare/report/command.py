@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from recipe_core.cli.options import LocalPath, debug_option, load_plugins
+from recipe_core.cli.options import LocalPath, SourcePath, debug_option, load_plugins
 
 if TYPE_CHECKING:
     pass
@@ -16,7 +16,7 @@ PAGE = Path("report.html")
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, type=LocalPath(), metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, type=SourcePath(weights=False), metavar="RUN...")
 @click.option("--html", is_flag=True, help="A page for a browser; the same without this word.")
 @click.option(
     "--out",
