@@ -53,10 +53,10 @@ def test_a_remote_path_on_the_command_line(
     name: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(line.format("s3://bucket/x").split()) == 2
+    assert main(line.format("hf://bucket/x").split()) == 2
     said = capsys.readouterr().err
     assert f"{name}: expected a path on this machine, got '" in said
-    assert "s3://bucket/x" in said
+    assert "hf://bucket/x" in said
     assert said.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

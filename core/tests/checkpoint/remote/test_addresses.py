@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -78,6 +79,14 @@ def test_the_check_of_a_run_takes_its_address(run: Typed, server: ObjectServer) 
     code, text = run("check", "toy:tiny", "--out", ADDRESS)
     assert code == 0, text
     assert server.requests == []
+
+
+def test_a_missing_package_is_named(run: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.setenv("AWS_REGION", "another")  # a client that no test has made
+    code, text = run("run", "toy:tiny", "--out", ADDRESS)
+    assert code == 2
+    assert "pip install 'recipe-core[s3]'" in text
 
 
 def test_other_commands_refuse_addresses(run: Typed) -> None:

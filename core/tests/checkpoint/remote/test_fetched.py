@@ -65,7 +65,9 @@ def test_commands_take_an_address_for_a_checkpoint(run: Typed, tmp_path: Path) -
     assert "step               4\n" in text
 
 
-def test_a_checkpoint_that_is_not_committed_is_refused(run: Typed, server: ObjectServer) -> None:
+def test_a_checkpoint_that_is_not_committed_is_refused(
+    run: Typed, server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     objects = server.buckets["bucket"].objects
     del objects[f"{RUN}/checkpoints/step-2/checkpoint.json"]
     code, text = run("generate", f"{ADDRESS}/checkpoints/step-2")
@@ -76,6 +78,7 @@ def test_a_checkpoint_that_is_not_committed_is_refused(run: Typed, server: Objec
     code, text = run("generate", ADDRESS)
     assert code == 2
     assert "latest.json says that step-4 was committed last, and its checkpoint.json is not there" in text
+    monkeypatch.setenv("RECIPE_WORK", str(tmp_path / "elsewhere"))
     code, text = run("run", ADDRESS, "train.steps=6")
     assert code == 2
     assert "latest.json says that step-4 was committed last" in text

@@ -148,6 +148,37 @@ def test_a_damaged_file_on_this_machine_is_downloaded_again(here: Machine, serve
     assert "nothing is left to do" in here.train("train.steps=6")
 
 
+def test_the_working_folder_stands_for_the_address(here: Machine, server: ObjectServer) -> None:
+    here.train()
+    code, text = here.run("run", str(here.working), "train.steps=6")
+    assert code == 0, text
+    assert f"{ADDRESS}: the working folder on this machine is {here.working}" in text
+    assert json.loads(server.content(f"{RUN}/.recipe/latest.json")) == {"step": 6}
+
+
+def test_the_last_checkpoint_is_uploaded_even_if_no_step_is_left(here: Machine, server: ObjectServer) -> None:
+    def remove_file() -> None:
+        (here.working / "checkpoints/step-4/job.yaml").rename(here.folder / "job.yaml")
+
+    server.faults = Hook(text=f"PUT /bucket/{RUN}/checkpoints/step-4/upload.json", action=remove_file)
+    code, text = here.run("run", "toy:tiny", "--out", ADDRESS)
+    assert code == 2, text
+    (here.folder / "job.yaml").rename(here.working / "checkpoints/step-4/job.yaml")
+    assert f"{RUN}/.recipe/latest.json" not in uploaded(server)
+    assert "nothing is left to do" in here.train()
+    assert json.loads(server.content(f"{RUN}/.recipe/latest.json")) == {"step": 4}
+    code, text = here.run("verify", ADDRESS)
+    assert code == 0, text
+
+
+def test_a_return_after_a_divergence_removes_later_checkpoints(here: Machine, server: ObjectServer) -> None:
+    diverges = ("model.poison_after=40", "model.poison_until=48", "train.on_divergence=rollback")
+    here.train(*diverges, "train.steps=8", "train.save_every=2", "train.keep=0")
+    steps = {key.split("/")[3] for key in uploaded(server) if "/checkpoints/" in key}
+    assert steps == {"step-2", "step-4", "step-6", "step-8"}
+    assert [row["step"] for row in uploaded_losses(server, here.folder) if "loss" in row] == list(range(1, 9))
+
+
 def test_objects_of_others_stay(here: Machine, server: ObjectServer) -> None:
     here.train("train.save_every=1", "train.keep=1", "train.stop_after=2")
     server.put(f"{RUN}/checkpoints/step-2/mine", b"mine")

@@ -56,11 +56,9 @@ class RemoteCheckpoints:
     def _restore_manifests(self) -> str | None:
         # the newest checkpoint, if its files are missing
         self._claim()
-        for name, manifest in committed(self._objects):
-            path = self._folder / name
-            if not path.exists():
-                path.mkdir(parents=True)
-                manifest.write(path)
+        for name, manifest in committed(self._objects, lambda name: (self._folder / name).exists()):
+            (self._folder / name).mkdir(parents=True)
+            manifest.write(self._folder / name)
         names = [path.name for path in self._folder.glob("step-*") if STEP.fullmatch(path.name)]
         newest = max(names, key=_step, default=None)
         return newest if newest is not None and _lacks_files(self._folder / newest) else None
@@ -209,9 +207,10 @@ class RemoteCheckpoints:
     def _remove_unfinished(self, besides: str) -> None:
         # what uploads and removals that were killed have left
         for name in self._objects.folders(FOLDER):
-            if name == besides or not STEP.fullmatch(name) or read_manifest(self._objects, name) is not None:
+            if name == besides or not STEP.fullmatch(name) or (self._folder / name).exists():
                 continue
-            if (manifest := read_manifest(self._objects, name, UPLOAD)) is not None:
+            manifest = read_manifest(self._objects, name, UPLOAD)
+            if manifest is not None and read_manifest(self._objects, name) is None:
                 self._delete_files(name, manifest)
 
     def _note_latest(self, step: int) -> None:
@@ -226,8 +225,10 @@ class _PeerFailedError(Exception):
     pass
 
 
-def committed(objects: Objects) -> Iterator[tuple[str, Manifest]]:
-    """Yield names and manifests of the committed checkpoints of a run, newest first.
+def committed(
+    objects: Objects, skip: Callable[[str], bool] = lambda name: False
+) -> Iterator[tuple[str, Manifest]]:  # fmt: skip
+    """Yield names and manifests of the committed checkpoints of a run, newest first, but for those to ``skip``.
 
     Raises:
         CheckpointError: the one that was committed last is not there.
@@ -236,7 +237,7 @@ def committed(objects: Objects) -> Iterator[tuple[str, Manifest]]:
     names = {name for name in objects.folders(FOLDER) if STEP.fullmatch(name)}
     if latest is not None:
         names.add(latest)  # a list may be older than what was written
-    for name in sorted(names, key=_step, reverse=True):
+    for name in sorted((name for name in names if not skip(name)), key=_step, reverse=True):
         manifest = read_manifest(objects, name)
         if manifest is not None:
             yield name, manifest

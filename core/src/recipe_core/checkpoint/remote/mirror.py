@@ -89,7 +89,7 @@ def _repeat(
                 return  # the next save ends the run, with a message
             mirror.copy()
             failing = False
-        except RecipeError as error:
+        except (RecipeError, OSError) as error:
             if not failing:
                 warn(f"{objects.address}: metrics and logs are not copied for now, and tried again: {error}")
             failing = True

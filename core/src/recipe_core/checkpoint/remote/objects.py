@@ -17,8 +17,8 @@ _PART, _MOST_PARTS = 16 << 20, 9_000
 """Bytes of a part of an upload, and the most parts; S3 takes 10,000."""
 _AT_ONCE = 4
 """Parts of one file on their way at the same time; each is in memory."""
-_PIECE = 8 << 20
-"""Bytes of one request of a download."""
+_PIECE = 64 << 20
+"""Bytes of a download in memory, which several requests fetch at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,9 @@ class Entry:
     size: int
     """Bytes."""
     etag: str
-    """Its version."""
+    """Changes with the content."""
+    version: str | None = None
+    """Number of the version, where the storage has them: Google's needs it to replace an object."""
 
 
 class Objects:
@@ -81,7 +83,7 @@ class Objects:
             content, meta = bytes(result.bytes()), result.meta
             if len(content) != meta["size"]:
                 raise ShortBodyError(f"{len(content):,} of {meta['size']:,} bytes")
-            return content, Entry(size=len(content), etag=str(meta["e_tag"] or ""))
+            return content, Entry(size=len(content), etag=str(meta["e_tag"] or ""), version=meta["version"])
 
         try:
             found: tuple[bytes, Entry] = self._request(place, get)
@@ -105,6 +107,8 @@ class Objects:
     def replace(self, name: str, content: bytes, entry: Entry) -> bool:
         """Replace a small object unless it has changed since ``entry`` was read; see :meth:`write_new`."""
         place, version = self.path / name, {"e_tag": entry.etag}
+        if entry.version is not None:
+            version["version"] = entry.version
         return self._conditional(place, lambda api, store: api.put(store, place.key, content, mode=version))
 
     def upload(self, name: str, file: Path, check: Callable[[], object] = bool) -> None:
@@ -146,7 +150,7 @@ class Objects:
             raise failed[0]
 
     def download(self, name: str, file: Path, size: int) -> None:
-        """Write the object of ``size`` bytes into ``file``, 8 MiB at a time.
+        """Write the object of ``size`` bytes into ``file``, 64 MiB at a time.
 
         Raises:
             ObjectError: it is missing, or has another size.
