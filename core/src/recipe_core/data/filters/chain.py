@@ -50,7 +50,7 @@ class FilterChain:
 
     @property
     def identity(self) -> dict[str, str]:
-        """Versions of packages, and digests of files, that decide the result: two preparations with the same are alike.
+        """Versions of packages and digests of files that decide the result. Two preparations with the same are alike.
 
         The keys name the setting, such as ``filters[0] datatrove``.
         """
