@@ -51,6 +51,11 @@ class TextInput:
         return False
 
     def __post_init__(self) -> None:
+        if problems := self.problems():
+            raise ValueError("\n".join(problems))
+
+    def problems(self) -> list[str]:
+        """Return the problems of the settings, a line for each; a subclass adds its own to these."""
         problems = []
         if not self.inputs:
             problems.append("inputs: expected at least one file, folder or pattern")
@@ -62,8 +67,7 @@ class TextInput:
             problems.append("json_key: expected the name of a key, got an empty text")
         if self.max_document < 1:
             problems.append(f"max_document: expected at least 1 character, got {self.max_document}")
-        if problems:
-            raise ValueError("\n".join(problems))
+        return problems
 
 
 def _encoding_problem(name: str) -> str | None:

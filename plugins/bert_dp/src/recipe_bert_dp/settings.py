@@ -168,13 +168,9 @@ class PrepareHdf5(FilteredInput):
     gzip: bool = True
     """Compress the shards."""
 
-    def __post_init__(self) -> None:
-        problems = []
-        try:
-            super().__post_init__()
-        except ValueError as error:
-            problems.append(str(error))
-        problems += _missing(self, "vocabulary", "output")
+    def problems(self) -> list[str]:
+        """Return the problems of the settings, those of the texts first."""
+        problems = [*super().problems(), *_missing(self, "vocabulary", "output")]
         problems += _out_of_range(self, workers=(0, 4096), seed=(0, MOST_SEED), sequence=(5, MOST_SEQUENCE))
         problems += _out_of_range(self, dupe_factor=(1, 10_000), samples_per_shard=(1, 1 << 30))
         problems += _out_of_range(self, short_seq_prob=(0, 1), test_share=(0, 0.5))
@@ -182,8 +178,7 @@ class PrepareHdf5(FilteredInput):
             problems.append(f"masked_lm_prob: expected more than 0 and less than 1, got {self.masked_lm_prob}")
         else:
             problems += self._predictions()
-        if problems:
-            raise ValueError("\n".join(problems))
+        return problems
 
     def _predictions(self) -> list[str]:
         wanted = int(self.sequence * self.masked_lm_prob)

@@ -170,12 +170,9 @@ class GptPrepare(FilteredInput):
         """Entries of the vocabulary that ``tokenizer=train`` makes."""
         return Gpt.vocabulary if self.vocab_size is None else self.vocab_size
 
-    def __post_init__(self) -> None:
-        problems = []
-        try:
-            super().__post_init__()
-        except ValueError as error:
-            problems.append(str(error))
+    def problems(self) -> list[str]:
+        """Return the problems of the settings, those of the texts first."""
+        problems = super().problems()
         if not self.output:
             problems.append("output: expected the path of the folder to make, got nothing")
         if not self.tokenizer:
@@ -193,8 +190,7 @@ class GptPrepare(FilteredInput):
             problems.append("eod: expected a token, got nothing; set append_eod=false to add none")
         if not 0 <= self.workers <= 4096:
             problems.append(f"workers: expected 0 to 4096, got {self.workers}")
-        if problems:
-            raise ValueError("\n".join(problems))
+        return problems
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,15 +28,9 @@ class FilteredInput(TextInput):
         """True if there are filters, whose samples name documents by their number."""
         return bool(self.filters)
 
-    def __post_init__(self) -> None:
-        problems = []
-        try:
-            super().__post_init__()
-        except ValueError as error:
-            problems.append(str(error))
-        problems += _problems(self.filters)
-        if problems:
-            raise ValueError("\n".join(problems))
+    def problems(self) -> list[str]:
+        """Return the problems of the settings, those of the filters last."""
+        return [*super().problems(), *_problems(self.filters)]
 
 
 def steps(filters: tuple[Any, ...]) -> list[tuple[str, dict[str, Any]]]:
