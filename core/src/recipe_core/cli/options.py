@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from recipe_core.errors import ConfigError
 from recipe_core.files import require_local
 from recipe_core.files.objects import ObjectPath, is_address
 
@@ -101,6 +102,24 @@ class SourcePath(LocalPath):
             from recipe_core.checkpoint.remote.fetched import fetched
 
             value = fetched(str(value), show, weights=self._weights, foreign=self._foreign)
+        return super().convert(value, param, ctx)
+
+
+class StartedPath(LocalPath):
+    """A run that was started on this machine: its folder, or its address, which stands for the working folder."""
+
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Find the working folder of an address."""
+        if is_address(value) and not (ctx is not None and ctx.resilient_parsing):
+            from recipe_core.checkpoint.remote import record
+
+            folder = record.working_folder(str(ObjectPath.parse(os.fspath(value))))
+            if record.read(folder) is None:
+                raise ConfigError(
+                    f"{value}: has no working folder on this machine (looked for {folder}); give the command on one "
+                    f"where the run was started, with the same {record.WORK}"
+                )
+            value = folder
         return super().convert(value, param, ctx)
 
 

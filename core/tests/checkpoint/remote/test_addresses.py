@@ -90,10 +90,19 @@ def test_a_missing_package_is_named(run: Typed, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_other_commands_refuse_addresses(run: Typed) -> None:
-    for words in (["status", ADDRESS], ["precompile", "toy", "--out", ADDRESS]):
-        code, text = run(*words)
+    code, text = run("precompile", "toy", "--out", ADDRESS)
+    assert code == 2
+    assert "expected a path on this machine" in text
+
+
+def test_the_address_of_a_run_stands_for_its_working_folder(run: Typed, here: Machine) -> None:
+    for words in (["status"], ["logs"], ["stop"]):
+        code, text = run(*words, ADDRESS)
         assert code == 2
-        assert "expected a path on this machine" in text
+        assert f"{ADDRESS}: has no working folder on this machine (looked for {here.folder / 'work'}/one-" in text
+    here.train("train.steps=2")
+    code, text = run("status", f"{ADDRESS}/")
+    assert (code, text.partition("\n")[0]) == (0, f"{here.working}: finished (exit code 0)")
 
 
 def test_two_runs_at_one_address_are_refused(run: Typed, server: ObjectServer, here: Machine) -> None:

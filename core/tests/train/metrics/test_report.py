@@ -71,6 +71,20 @@ def test_what_to_try_next_names_generate_where_the_model_can() -> None:
     assert line not in summary({**RESULTS, "step": 0, "stopped": "SIGTERM"}, "toy", "runs/a", generates=True)
 
 
+def test_a_run_in_object_storage_is_named_by_its_address() -> None:
+    found = summary({**RESULTS, "step": 5}, "toy", "work/a-1", address="s3://bucket/a", generates=True).splitlines()
+    assert "  files            s3://bucket/a (metrics.jsonl, tensorboard/, checkpoints/)" in found
+    assert "  working folder   work/a-1 (a copy)" in found
+    assert [line.partition("    #")[0].strip() for line in found[found.index("next") + 1 :]] == [
+        "recipe run s3://bucket/a",
+        "recipe run work/a-1/job.yaml --processes 2",
+        "recipe generate s3://bucket/a",
+        "recipe eval s3://bucket/a",
+        "recipe report work/a-1 --html",
+        "tensorboard --logdir work/a-1/tensorboard",
+    ]
+
+
 def test_a_reader_that_is_gone_does_not_end_the_program() -> None:
     """Also at the end, where Python writes out what is still in its buffer."""
     code = "from recipe_core.train.metrics.report import show; input(); show('one'); show('two'); show('three')"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recipe_core.cli.options import LocalPath, debug_option, json_option, load_plugins
+from recipe_core.cli.options import StartedPath, debug_option, json_option, load_plugins
 from recipe_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from recipe_core.launch.ending import Ending
 
 _COLOURS = {"running": "green", "finished": "green", "failed": "red", "killed": "red"}
-run_folder = click.argument("out", type=LocalPath(), metavar="RUN")
+run_folder = click.argument("out", type=StartedPath(), metavar="RUN")
 
 
 @click.command()

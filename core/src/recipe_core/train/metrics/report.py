@@ -144,13 +144,15 @@ def _speed(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def summary(
-    results: Mapping[str, Any], name: str, folder: str, *, tensorboard: bool = True, generates: bool = False
-) -> str:
+    results: Mapping[str, Any], name: str, folder: str, *, address: str = "", tensorboard: bool = True,
+    generates: bool = False,
+) -> str:  # fmt: skip
     """The summary at the end of a run: losses, speed, files, next commands.
 
     ``results`` may hold ``sample`` and ``notes`` (see :attr:`recipe_core.Recipe.closing`), and ``twice``: the setting
-    that makes a run twice as long, if it is not ``train.steps``. ``tensorboard``: the run wrote files for it;
-    ``generates``: the model supports ``recipe generate``.
+    that makes a run twice as long, if it is not ``train.steps``. ``address``: where the run is, if ``folder`` is only
+    its working folder. ``tensorboard``: the run wrote files for it; ``generates``: the model supports ``recipe
+    generate``.
     """
     steps, total = results["step"], results["steps"]
     if results["stopped"] and not steps:
@@ -166,21 +168,23 @@ def summary(
     facts = [*_ends(results), *_speed(results), *results.get("notes", {}).items()]
     if results.get("sample"):
         facts.append(("sample", " ".join(results["sample"].split())))
-    facts.append(("files", f"{folder} (metrics.jsonl, {'tensorboard/, ' * tensorboard}checkpoints/)"))
+    run = address or folder
+    facts.append(("files", f"{run} (metrics.jsonl, {'tensorboard/, ' * tensorboard}checkpoints/)"))
+    facts += [("working folder", f"{folder} (a copy)")] if address else []
     width = max(16, *(len(label) for label, _ in facts))
     lines = ["", head, *(f"  {label:{width}} {text}" for label, text in facts), "next"]
     job = f"{folder}/job.yaml"
     if steps < total and not results.get("ended_by"):
-        lines.append(f"  recipe run {folder}    # continue to step {total}")
+        lines.append(f"  recipe run {run}    # continue to step {total}")
     elif steps >= total:
         longer = results.get("twice", f"train.steps={2 * total}")
         lines.append(f"  recipe run {job} {longer}    # the same, twice as long")
     if results["world_size"] == 1:
         lines.append(f"  recipe run {job} --processes 2    # the same on two processes")
     if generates and steps:
-        lines.append(f"  recipe generate {folder}    # the model answers prompts that you type")
+        lines.append(f"  recipe generate {run}    # the model answers prompts that you type")
     if steps:
-        lines.append(f"  recipe eval {folder}    # its losses on the validation data")
+        lines.append(f"  recipe eval {run}    # its losses on the validation data")
     page = "curves, speed and settings in a browser" if find_spec("plotly") else "a page; needs recipe-core[report]"
     lines.append(f"  recipe report {folder} --html    # {page}")
     if tensorboard:

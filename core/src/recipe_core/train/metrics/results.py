@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from recipe_core.checkpoint.remote import record
 from recipe_core.errors import DiskError, DivergedError, ExitCode
 from recipe_core.files import write_text
 from recipe_core.files.documents import read_json
@@ -49,8 +50,10 @@ def conclude(results: Mapping[str, Any], job: Job, out: Path) -> None:
     write_results(results, out)
     if not (out / METRICS).exists():
         warn(f"{out / METRICS} was removed after its last row was written: the rows of this run are gone")
-    folder, trackers, generates = os.path.relpath(out), job.train.trackers, bool(job.model.spec.generate)
-    show(summary(results, job.name, folder, tensorboard="tensorboard" in trackers, generates=generates))
+    stored, generates = record.read(out), bool(job.model.spec.generate)
+    folder, address = os.path.relpath(out), stored.address if stored else ""
+    tensorboard = "tensorboard" in job.train.trackers
+    show(summary(results, job.name, folder, address=address, tensorboard=tensorboard, generates=generates))
 
 
 def note_stop(out: Path, job: Job, signal: str, step: int, consumed_samples: int) -> None:
