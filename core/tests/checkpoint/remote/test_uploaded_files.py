@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from remote_runs import ADDRESS
 
-from recipe_core.checkpoint.remote import lock, mirror, objects
+from recipe_core.checkpoint.remote import lock, mirror
 from recipe_core.checkpoint.remote.mirror import Mirror, mirrored
 from recipe_core.checkpoint.remote.objects import Objects
-from recipe_core.files.objects import ObjectError
+from recipe_core.files.objects import ObjectError, transfers
 from recipe_core.testing.objects import Faults, ObjectServer
 
 PART = 5 << 20
@@ -25,8 +25,8 @@ def there(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Objects:
     """The objects of a run, with small parts."""
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(objects, "_PART", PART)
-    monkeypatch.setattr(objects, "_PIECE", 1 << 20)
+    monkeypatch.setattr(transfers, "_PART", PART)
+    monkeypatch.setattr(transfers, "_AT_A_TIME", 1 << 20)
     return Objects.at(ADDRESS)
 
 

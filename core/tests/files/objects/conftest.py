@@ -6,16 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from recipe_core.files.objects import retries
-from recipe_core.testing.objects import ObjectServer, serve_objects
+from recipe_core.testing.objects import ObjectServer, reach_objects
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
-    with serve_objects(page=3) as served:
-        for name, value in served.environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(retries, "_WAIT", 0.001)
-        monkeypatch.setattr(retries, "_answered", set())
-        monkeypatch.setattr(retries, "_unreachable", set())
+    with reach_objects(monkeypatch, page=3) as served:
         yield served

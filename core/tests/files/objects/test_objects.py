@@ -22,6 +22,7 @@ from recipe_core.files.objects import (
     store,
 )
 from recipe_core.files.objects.ranges import coalesced, pieces
+from recipe_core.files.objects.transfers import upload
 from recipe_core.testing.objects import Faults, ObjectServer
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'recipe-core[s3]'")
@@ -67,7 +68,7 @@ def test_writing(server: ObjectServer, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(Random(2).randbytes(17 << 20))
     assert PLACE.write(b"abc") == PLACE.stat().etag
-    assert (PLACE.parent / "big").upload(file) == (PLACE.parent / "big").stat().etag
+    assert upload(file, PLACE.parent / "big") == (PLACE.parent / "big").stat().etag
     assert server.content("a/big") == file.read_bytes()
     assert (server.content("a/b.bin"), server.open_uploads) == (b"abc", 0)
     with pytest.raises(ObjectExistsError, match="there is an object already"):
@@ -111,7 +112,7 @@ def test_faults_change_nothing(server: ObjectServer, tmp_path: Path) -> None:
         PLACE.write(bytes([number]))
         assert PLACE.read() == bytes([number])
     server.faults.refuse = server.faults.fail = 0.15
-    (PLACE.parent / "big").upload(file)
+    upload(file, PLACE.parent / "big")
     assert server.content("a/big") == file.read_bytes()
     assert server.open_uploads == 0
     assert server.faults.drawn["refuse"] > 3
@@ -135,7 +136,7 @@ def test_failed_upload_is_aborted(server: ObjectServer, tmp_path: Path, monkeypa
     monkeypatch.setattr("recipe_core.files.objects.store.TRIES", 0)
     monkeypatch.setattr(server, "faults", _RefusesParts())
     with pytest.raises(ObjectUnavailableError):
-        PLACE.upload(file)
+        upload(file, PLACE)
     assert server.open_uploads == 0
     assert server.keys() == []
 
@@ -172,7 +173,7 @@ def test_messages(server: ObjectServer, tmp_path: Path, monkeypatch: pytest.Monk
     file = tmp_path / "file"
     file.write_bytes(b"1")
     with pytest.raises(ObjectError, match="there is no bucket 'other'"):
-        ObjectPath.parse("s3://other/x").upload(file)
+        upload(file, ObjectPath.parse("s3://other/x"))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "unknown")
     for request in (ObjectPath.stat, ObjectPath.objects, ObjectPath.read):
         with pytest.raises(ObjectError, match=r"s3://bucket/a/b.bin: access was denied \(403"):

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from recipe_core.cli.main import main
-from recipe_core.files.objects import retries
-from recipe_core.testing.objects import Faults, ObjectServer, serve_objects
+from recipe_core.testing.objects import Faults, ObjectServer, reach_objects
 from recipe_megatron_gpt.data.corpus import train_tokenizer
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'recipe-core[s3]'")
@@ -22,10 +21,7 @@ NAMES = ("manifest.json", "tokenizer.json", "tokens.bin", "tokens.idx")
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
-    with serve_objects(page=3) as served:
-        for name, value in served.environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(retries, "_WAIT", 0.001)
+    with reach_objects(monkeypatch, page=3) as served:
         yield served
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from recipe_core.checkpoint.manifest import NAME, STEP
 from recipe_core.checkpoint.remote import checkpoints as remote
-from recipe_core.checkpoint.remote.objects import Entry, Objects
+from recipe_core.checkpoint.remote.objects import Objects
 from recipe_core.checkpoint.remote.opened import OWNER, files_of_run, is_plain
 from recipe_core.errors import CheckpointError
 from recipe_core.files import aside, disk_error, home, remove, require_space
+from recipe_core.files.objects import ObjectStat
 
 KEPT = 50 * 10**9
 """Bytes of downloads that the cache keeps at most; those that were not used for the longest time are removed."""
@@ -50,7 +51,8 @@ def fetched(address: str, show: Callable[[str], None], *, weights: bool = True, 
     if not listed:
         return _one_file(objects, show)
     names = _wanted(objects, listed, weights)
-    return _cached(objects, {name: listed.get(name) or _entry(objects, name) for name in names}, show)
+    # a list may be older than a manifest
+    return _cached(objects, {name: listed.get(name) or (objects.path / name).stat() for name in names}, show)
 
 
 def _one_file(objects: Objects, show: Callable[[str], None]) -> Path:
@@ -58,10 +60,10 @@ def _one_file(objects: Objects, show: Callable[[str], None]) -> Path:
     if not path.exists():
         raise CheckpointError(f"{path}: there is nothing; expected the address of a run, a checkpoint or a file")
     parent = Objects(path.parent)
-    return _cached(parent, {path.name: _entry(parent, path.name)}, show) / path.name
+    return _cached(parent, {path.name: path.stat()}, show) / path.name
 
 
-def _wanted(objects: Objects, listed: Mapping[str, Entry], weights: bool) -> list[str]:
+def _wanted(objects: Objects, listed: Mapping[str, ObjectStat], weights: bool) -> list[str]:
     if NAME in listed:
         manifest = remote.parse_manifest(objects.read(NAME) or b"", objects.path.name)
         return [NAME, *manifest.files]
@@ -80,20 +82,14 @@ def _wanted(objects: Objects, listed: Mapping[str, Entry], weights: bool) -> lis
     return names
 
 
-def _listed(objects: Objects) -> dict[str, Entry]:
+def _listed(objects: Objects) -> dict[str, ObjectStat]:
     # of a run without its checkpoints, which may be many
     if objects.read(OWNER) is None:
         return objects.below()
-    return files_of_run(objects) | {OWNER: Entry(size=0, etag="")}
+    return files_of_run(objects) | {OWNER: ObjectStat(0, "")}
 
 
-def _entry(objects: Objects, name: str) -> Entry:
-    # of an object that no list has; a list may be older than a manifest
-    stat = (objects.path / name).stat()
-    return Entry(size=stat.size, etag=stat.etag)
-
-
-def _cached(objects: Objects, entries: Mapping[str, Entry], show: Callable[[str], None]) -> Path:
+def _cached(objects: Objects, entries: Mapping[str, ObjectStat], show: Callable[[str], None]) -> Path:
     facts = [objects.address, *([name, entry.size, entry.etag] for name, entry in sorted(entries.items()))]
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     place = home() / "fetched" / digest
@@ -109,7 +105,7 @@ def _cached(objects: Objects, entries: Mapping[str, Entry], show: Callable[[str]
 
 
 def _download(
-    objects: Objects, entries: Mapping[str, Entry], folder: Path, show: Callable[[str], None]
+    objects: Objects, entries: Mapping[str, ObjectStat], folder: Path, show: Callable[[str], None]
 ) -> None:  # fmt: skip
     size = sum(entry.size for entry in entries.values())
     folder.parent.mkdir(parents=True, exist_ok=True)

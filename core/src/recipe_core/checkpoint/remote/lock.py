@@ -57,7 +57,7 @@ def acquire(objects: Objects, folder: Path, show: Callable[[str], None]) -> str:
     for _ in range(_ATTEMPTS):
         if objects.write_new(LOCK, mine.text()):
             return mine.token
-        if (found := objects.read_entry(LOCK)) is None:
+        if (found := objects.read_version(LOCK)) is None:
             continue
         data, entry = found
         if (holder := _holder(data)) is not None and holder.token == mine.token:  # created, and the answer was lost
@@ -76,7 +76,7 @@ def acquire(objects: Objects, folder: Path, show: Callable[[str], None]) -> str:
 
 def renew(objects: Objects, token: str) -> bool:
     """Renew the lock; False if it is no longer ours."""
-    found = objects.read_entry(LOCK)
+    found = objects.read_version(LOCK)
     holder = _holder(found[0]) if found else None
     if found is None or holder is None or holder.token != token:
         return False

@@ -14,11 +14,11 @@ from recipe_core.checkpoint.remote import lock
 from recipe_core.checkpoint.remote import record as records
 from recipe_core.checkpoint.remote.checkpoints import FOLDER
 from recipe_core.checkpoint.remote.mirror import Mirror
-from recipe_core.checkpoint.remote.objects import Entry, Objects
+from recipe_core.checkpoint.remote.objects import Objects
 from recipe_core.checkpoint.remote.record import StoredRun, working_folder
 from recipe_core.errors import CheckpointError, ConfigError, LaunchError, RecipeError
 from recipe_core.files import aside, disk_error, remove
-from recipe_core.files.objects import ObjectError
+from recipe_core.files.objects import ObjectError, ObjectStat
 
 OWN = ".recipe/"
 """Prefix of the objects that are no copies of files."""
@@ -153,7 +153,7 @@ def _owner(objects: Objects) -> str | None:
         return ""  # of none that we know
 
 
-def files_of_run(objects: Objects) -> dict[str, Entry]:
+def files_of_run(objects: Objects) -> dict[str, ObjectStat]:
     """Return the objects of a run that are copies of its files, checkpoints excepted, by name."""
     found = objects.files()
     for folder in objects.folders(""):

@@ -20,6 +20,7 @@ from recipe_core.data.prepare.progress import ProgressBar
 from recipe_core.errors import ConfigError, DataError
 from recipe_core.files import home, lock_now, remove
 from recipe_core.files.objects import ObjectError, ObjectExistsError, ObjectPath
+from recipe_core.files.objects.transfers import upload
 
 CLAIM = ".upload.json"
 """Object beside the files of a data set that is being made; the last one to be deleted."""
@@ -206,7 +207,7 @@ class StoredOutput:
 
     def _copy(self, name: str, size: int) -> None:
         target = self.place / name
-        target.upload(self.folder / name)
+        upload(self.folder / name, target)
         if (found := target.stat().size) != size:
             raise ObjectError(f"{target}: has {found:,} bytes after it was written, expected {size:,}; try again")
 

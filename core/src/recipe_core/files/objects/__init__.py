@@ -1,9 +1,9 @@
 """Objects in buckets: ``s3://bucket/key`` (also of MinIO, through ``AWS_ENDPOINT_URL``), ``gs://`` and ``az://``.
 
 ``address.py``: addresses, and what can be done with an object; read it first. ``ranges.py``: which byte ranges to ask
-for. ``reading.py``: an object that is read as a file. ``copies.py``: copies of small objects. ``retries.py``:
-repetitions, within bounds. ``failures.py``: errors and their messages. ``store.py``: clients of ``obstore``, which is
-only imported when an object is touched.
+for. ``reading.py``: an object that is read as a file. ``transfers.py``: files to objects and back. ``copies.py``:
+copies of small objects. ``retries.py``: repetitions, within bounds. ``failures.py``: errors and their messages.
+``store.py``: clients of ``obstore``; both are only imported when an object is touched.
 """
 
 from __future__ import annotations

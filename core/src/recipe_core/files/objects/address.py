@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,11 +15,9 @@ from recipe_core.files.objects.failures import (
     ObjectMissingError,
     ShortBodyError,
     explained,
-    kind_of,
 )
 from recipe_core.files.objects.ranges import Range, pieces
 from recipe_core.files.objects.retries import repeated
-from recipe_core.files.objects.store import client
 
 _ADDRESS = re.compile(r"^(s3|gs|az):/{1,2}(?!/)([^/]*)/?(.*)$", re.DOTALL)
 """``s3:/bucket/x`` too, which ``pathlib`` makes of ``s3://bucket/x``."""
@@ -28,8 +26,6 @@ _AT_ONCE = 8
 """Requests of one process for one object at the same time."""
 _LISTED = 1000
 """Objects of one request for a listing."""
-_PART, _MOST_PARTS = 16 << 20, 9_000
-"""Bytes of a part of an upload, and the most parts; S3 takes 10,000."""
 
 
 def is_address(text: object) -> bool:
@@ -45,6 +41,8 @@ class ObjectStat:
     """Bytes."""
     etag: str
     """Changes with the content; with quotation marks, if the storage gives it so."""
+    version: str | None = field(default=None, compare=False)
+    """Number of the version, where the storage has them: Google's needs it to replace an object."""
 
 
 @dataclass(frozen=True, order=True)
@@ -181,7 +179,7 @@ class ObjectPath:
         """Write the object whole, at once; return its ETag.
 
         Args:
-            content: at most 5 GB; see :meth:`upload`.
+            content: at most 5 GB; see :func:`recipe_core.files.objects.transfers.upload`.
             create: refuse an object that is there, also one that another process writes at the same time.
 
         Raises:
@@ -203,25 +201,6 @@ class ObjectPath:
                 return found.meta
 
         return str(self._request(put)["e_tag"])
-
-    def upload(self, path: Path) -> str:
-        """Write the content of a file, in parts of 16 MiB or more; return the object's ETag.
-
-        The object appears when all parts are there. If one fails for good, the upload is aborted.
-
-        Raises:
-            OSError: ``path`` cannot be read.
-        """
-        part = max(_PART, -(-path.stat().st_size // _MOST_PARTS))
-        self.exists()  # a wrong endpoint or bucket is reported within seconds
-        store = client(self.scheme, self.bucket, repeats=True)
-        import obstore
-
-        try:
-            answer = obstore.put(store, self.key, path, chunk_size=part, max_concurrency=_AT_ONCE)
-        except (obstore.exceptions.BaseError, FileNotFoundError) as error:
-            raise explained(kind_of(error), self.scheme, self.bucket, str(self), error) from error
-        return str(answer["e_tag"])
 
     def delete(self) -> None:
         """Delete the object; one that is missing is no error."""
@@ -259,6 +238,8 @@ class ObjectPath:
         self._request(lambda api, store: api.list_with_delimiter(store, self.key))
 
     def _request(self, request: Callable[[Any, Any], T]) -> T:
+        from recipe_core.files.objects.store import client
+
         store = client(self.scheme, self.bucket)
         import obstore
 

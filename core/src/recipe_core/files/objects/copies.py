@@ -8,11 +8,8 @@ from pathlib import Path
 
 from recipe_core.files import home, load_or_build
 from recipe_core.files.objects.address import ObjectPath, ObjectStat
-from recipe_core.files.objects.failures import ObjectError, ObjectMissingError
-from recipe_core.files.objects.ranges import pieces
-
-_AT_A_TIME = 256 << 20
-"""Bytes in memory while an object is copied."""
+from recipe_core.files.objects.failures import ObjectMissingError
+from recipe_core.files.objects.transfers import download
 
 
 def local_file(place: Path | ObjectPath, stat: ObjectStat | None = None) -> Path | None:
@@ -36,7 +33,7 @@ def local_file(place: Path | ObjectPath, stat: ObjectStat | None = None) -> Path
     folder = home() / "objects" / version
     # An error of the storage is none of the copy, which would be built once more.
     return load_or_build(
-        folder / _safe(place.name), lambda path: _checked(path, known), lambda part: _copy(place, known, part)
+        folder / _safe(place.name), lambda path: _checked(path, known), lambda part: download(place, part, known)
     )
 
 
@@ -48,12 +45,3 @@ def _checked(path: Path, stat: ObjectStat) -> Path:
 
 def _safe(name: str) -> str:
     return re.sub(r"[^\w.+-]", "_", name)
-
-
-def _copy(place: ObjectPath, stat: ObjectStat, part: Path) -> None:
-    with part.open("wb") as file:
-        for start, stop in pieces(0, stat.size, _AT_A_TIME):
-            for body in place.read_ranges(pieces(start, stop), stat.etag):
-                file.write(body)
-        if file.tell() != stat.size:
-            raise ObjectError(f"{place}: {file.tell():,} bytes were read, expected {stat.size:,}")

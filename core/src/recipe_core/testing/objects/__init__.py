@@ -7,6 +7,6 @@ cut bodies and delays, drawn from a seed. ``answers.py``: the XML of its answers
 from __future__ import annotations
 
 from recipe_core.testing.objects.faults import Faults
-from recipe_core.testing.objects.server import ObjectServer, serve_objects
+from recipe_core.testing.objects.server import ObjectServer, reach_objects, serve_objects
 
-__all__ = ["Faults", "ObjectServer", "serve_objects"]
+__all__ = ["Faults", "ObjectServer", "reach_objects", "serve_objects"]

@@ -10,11 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from recipe_core.files.objects import retries
 from recipe_core.testing.objects import answers
 from recipe_core.testing.objects.bucket import Bucket
 from recipe_core.testing.objects.faults import Faults
+
+if TYPE_CHECKING:
+    import pytest
 
 KEY = "test-key"
 SECRET = "test-secret"
@@ -91,6 +96,18 @@ def serve_objects(buckets: tuple[str, ...] = ("bucket",), page: int = 1000) -> I
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def reach_objects(monkeypatch: pytest.MonkeyPatch, page: int = 1000) -> Iterator[ObjectServer]:
+    """Serve a bucket as :func:`serve_objects`; this process reaches it, and repeats requests almost at once."""
+    with serve_objects(page=page) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(retries, "_WAIT", 0.001)
+        monkeypatch.setattr(retries, "_answered", set())
+        monkeypatch.setattr(retries, "_unreachable", set())
+        yield server
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -8,17 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recipe_core.files.objects import retries
-from recipe_core.testing.objects import ObjectServer, serve_objects
+from recipe_core.testing.objects import ObjectServer, reach_objects
 from recipe_megatron_gpt.data.indexed import IndexedWriter
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
-    with serve_objects() as served:
-        for name, value in served.environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(retries, "_WAIT", 0.001)
+    with reach_objects(monkeypatch) as served:
         yield served
 
 
