@@ -43,7 +43,7 @@ def register_datasets() -> Iterable[Dataset]:
         name="gpt_indexed",
         build="recipe_megatron_gpt.data.samples:build",
         facts="recipe_megatron_gpt.data.facts:facts",
-        indices="recipe_megatron_gpt.data.indices:index_facts",
+        indices="recipe_megatron_gpt.data.arrays.indices:index_facts",
         identity="recipe_megatron_gpt.data.identity:identity",
         config=GptIndexed,
         free=("phases", "fetch_memory"),

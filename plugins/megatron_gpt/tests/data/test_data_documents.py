@@ -15,12 +15,13 @@ from torch import Tensor
 from recipe_core import Batch, DataError, Train
 from recipe_core.cli.main import main
 from recipe_core.layouts.parallel import Run
-from recipe_megatron_gpt.data import arrays
+from recipe_megatron_gpt.data.arrays import cached as arrays
+from recipe_megatron_gpt.data.arrays import indices
+from recipe_megatron_gpt.data.arrays.indices import index_facts
+from recipe_megatron_gpt.data.arrays.lengths import attended_pairs
 from recipe_megatron_gpt.data.facts import facts
 from recipe_megatron_gpt.data.identity import identity
 from recipe_megatron_gpt.data.indexed import IndexedFile
-from recipe_megatron_gpt.data.indices import index_facts
-from recipe_megatron_gpt.data.lengths import attended_pairs
 from recipe_megatron_gpt.data.samples import build
 from recipe_megatron_gpt.settings import GptIndexed
 
@@ -202,11 +203,11 @@ def test_pairs_of_a_large_file_are_estimated_from_some_sizes(write_tokens: Calla
 def test_indices_of_packed_rows(
     run_of: Callable[..., Run], write_tokens: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("arrays", "indices"):
-        monkeypatch.setattr(f"recipe_megatron_gpt.data.{module}.SMALL", 0)
+    for module in (arrays, indices):
+        monkeypatch.setattr(module, "SMALL", 0)
     config, train = settings(write_tokens(SIZES), rows="packed"), Train(steps=10, global_batch=4)
     run = run_of(steps=10, global_batch=4)
-    monkeypatch.setattr("recipe_megatron_gpt.data.indices.home", lambda: run.cache)
+    monkeypatch.setattr(indices, "home", lambda: run.cache)
     before = index_facts(config, train)
     build(config, run).read("train", 0, 4)
     written = sum(path.stat().st_size for path in (run.cache / "gpt_indexed").glob("*.npy"))

@@ -16,8 +16,10 @@ from recipe_core.cli.main import main
 from recipe_core.layouts.parallel import Run
 from recipe_core.train.start.check import indices as checks
 from recipe_core.train.start.check.machine import Memory
-from recipe_megatron_gpt.data import arrays, blend, indices
-from recipe_megatron_gpt.data.indices import index_facts
+from recipe_megatron_gpt.data import blend
+from recipe_megatron_gpt.data.arrays import cached as arrays
+from recipe_megatron_gpt.data.arrays import indices
+from recipe_megatron_gpt.data.arrays.indices import index_facts
 from recipe_megatron_gpt.data.samples import build
 from recipe_megatron_gpt.settings import GptIndexed
 

@@ -14,7 +14,8 @@ import torch
 
 from recipe_core.errors import ConfigError, DataError
 from recipe_core.layouts.parallel import Run, Samples
-from recipe_megatron_gpt.data import arrays, blend
+from recipe_megatron_gpt.data import blend
+from recipe_megatron_gpt.data.arrays import cached as arrays
 from recipe_megatron_gpt.data.samples import build
 from recipe_megatron_gpt.settings import GptIndexed
 
@@ -238,7 +239,7 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 import numpy as np
-from recipe_megatron_gpt.data import arrays
+from recipe_megatron_gpt.data.arrays import cached as arrays
 from recipe_megatron_gpt.data.indexed import IndexedFile
 from recipe_megatron_gpt.data.order import BlendPart
 from recipe_megatron_gpt.data.packed import fast

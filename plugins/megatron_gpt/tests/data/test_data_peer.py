@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from recipe_core.layouts.parallel import Run
-from recipe_megatron_gpt.data import arrays
+from recipe_megatron_gpt.data.arrays import cached as arrays
 from recipe_megatron_gpt.data.indexed import IndexedWriter
 from recipe_megatron_gpt.data.samples import build
 from recipe_megatron_gpt.settings import GptIndexed

@@ -18,10 +18,11 @@ from recipe_core.layouts.samples.build import Read
 from recipe_core.testing import Finished, run_tiny, runs
 from recipe_core.testing.checkpoints import equal, tensors
 from recipe_core.train.feed import Feed
-from recipe_megatron_gpt.data import arrays, blend
+from recipe_megatron_gpt.data import blend
+from recipe_megatron_gpt.data.arrays import cached as arrays
+from recipe_megatron_gpt.data.arrays.indices import index_facts
 from recipe_megatron_gpt.data.facts import facts
 from recipe_megatron_gpt.data.identity import identity
-from recipe_megatron_gpt.data.indices import index_facts
 from recipe_megatron_gpt.data.samples import build
 from recipe_megatron_gpt.settings import GptIndexed, Phase
 
@@ -144,7 +145,7 @@ def test_facts_count_each_file_once(config: GptIndexed, files: dict[str, str]) -
 def test_indices_are_those_of_all_phases(
     config: GptIndexed, run_of: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from recipe_megatron_gpt.data import indices
+    from recipe_megatron_gpt.data.arrays import indices
 
     monkeypatch.setenv("RECIPE_CACHE", str(tmp_path / "cache"))
     for module in (arrays, indices):

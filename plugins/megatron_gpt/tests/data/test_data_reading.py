@@ -15,9 +15,9 @@ import torch
 import recipe_index
 from recipe_core import DataError
 from recipe_core.layouts.parallel import Run
-from recipe_megatron_gpt.data import arrays
+from recipe_megatron_gpt.data.arrays import cached as arrays
+from recipe_megatron_gpt.data.arrays.mapped import mapped
 from recipe_megatron_gpt.data.indexed import IndexedFile
-from recipe_megatron_gpt.data.mapped import mapped
 from recipe_megatron_gpt.data.samples import GptSamples, build
 from recipe_megatron_gpt.settings import GptIndexed
 

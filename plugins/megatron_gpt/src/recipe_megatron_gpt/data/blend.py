@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 import recipe_index
 from recipe_core import DataError
-from recipe_megatron_gpt.data.arrays import cached_array
+from recipe_megatron_gpt.data.arrays.cached import cached_array
+from recipe_megatron_gpt.data.arrays.lengths import PERIOD, SURPLUS
 from recipe_megatron_gpt.data.header import Place
-from recipe_megatron_gpt.data.lengths import PERIOD, SURPLUS
 from recipe_megatron_gpt.data.order import BlendPart, Indices, Needs, Order, Windows, megatron
 from recipe_megatron_gpt.data.packed import fast
 

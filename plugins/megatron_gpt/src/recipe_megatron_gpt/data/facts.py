@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from recipe_core import DataError, DataFacts
 from recipe_core.checkpoint.inference.tokenizer import read_tokenizer
+from recipe_megatron_gpt.data.arrays.lengths import attended_pairs, samples_of
 from recipe_megatron_gpt.data.header import Header, bin_path, read_header
-from recipe_megatron_gpt.data.lengths import attended_pairs, samples_of
 from recipe_megatron_gpt.data.sources import PhaseFiles, distinct, phases_of, split_ranges
 from recipe_megatron_gpt.settings import GptIndexed
 from recipe_megatron_gpt.tokenizer.text import tokenizer_file

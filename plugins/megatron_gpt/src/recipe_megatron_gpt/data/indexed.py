@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 import recipe_index
 from recipe_core import DataError, atomic_file
-from recipe_megatron_gpt.data.arrays import cached_array
+from recipe_megatron_gpt.data.arrays.cached import cached_array
+from recipe_megatron_gpt.data.arrays.mapped import Access, mapped
 from recipe_megatron_gpt.data.header import (
     DTYPES,
     LAYOUT,
@@ -30,7 +31,6 @@ from recipe_megatron_gpt.data.header import (
     idx_path,
     read_header,
 )
-from recipe_megatron_gpt.data.mapped import Access, mapped
 from recipe_megatron_gpt.data.remote.tokens import ObjectTokens
 
 _DIGEST = 16

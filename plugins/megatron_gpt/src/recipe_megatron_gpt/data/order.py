@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 import recipe_index
 from recipe_core import ConfigError, DataError
-from recipe_megatron_gpt.data.arrays import cached_array, forget
+from recipe_megatron_gpt.data.arrays.cached import cached_array, forget
+from recipe_megatron_gpt.data.arrays.lengths import WindowSize, epochs_for, samples_of
+from recipe_megatron_gpt.data.arrays.mapped import prefetch
 from recipe_megatron_gpt.data.header import bin_path
 from recipe_megatron_gpt.data.indexed import IndexedFile
-from recipe_megatron_gpt.data.lengths import WindowSize, epochs_for, samples_of
-from recipe_megatron_gpt.data.mapped import prefetch
 
 Indices = NDArray[np.int64]
 MASKED = ("tokens", "labels", "document_ids", "loss_mask")

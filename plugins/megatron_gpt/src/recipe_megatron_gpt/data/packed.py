@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 import recipe_index
 from recipe_core import DataError
 from recipe_index import bert
-from recipe_megatron_gpt.data.arrays import cached_array
+from recipe_megatron_gpt.data.arrays.cached import cached_array
+from recipe_megatron_gpt.data.arrays.lengths import most_pieces
 from recipe_megatron_gpt.data.header import bin_path
-from recipe_megatron_gpt.data.lengths import most_pieces
 from recipe_megatron_gpt.data.order import MASKED, BlendPart, Indices, Needs, Windows, cut, forgetful, window_seed
 
 PIECE = np.dtype([("start", np.int64), ("size", np.int32), ("place", np.int32)])

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from recipe_core import DataError, load_or_build
 from recipe_core.files import remove, require_space
-from recipe_megatron_gpt.data.lengths import SMALL
-from recipe_megatron_gpt.data.mapped import Access, mapped
+from recipe_megatron_gpt.data.arrays.lengths import SMALL
+from recipe_megatron_gpt.data.arrays.mapped import Access, mapped
 
 VERSION = 1
 """Increase it when a change here or in recipe_index changes the order of samples: old files are then ignored."""

@@ -11,8 +11,7 @@ from typing import Any
 
 from recipe_core import DataError, IndexFacts, Train
 from recipe_core.files import home
-from recipe_megatron_gpt.data.header import bin_path, read_header
-from recipe_megatron_gpt.data.lengths import (
+from recipe_megatron_gpt.data.arrays.lengths import (
     MOST_ORDERED,
     PERIOD,
     SMALL,
@@ -22,6 +21,7 @@ from recipe_megatron_gpt.data.lengths import (
     epochs_for,
     samples_of,
 )
+from recipe_megatron_gpt.data.header import bin_path, read_header
 from recipe_megatron_gpt.data.sources import PhaseFiles, TokenFiles, distinct, phases_of, split_ranges
 from recipe_megatron_gpt.settings import GptIndexed
 
