@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,9 +14,10 @@ import torch
 from recipe_core.checkpoint import manifest as manifests
 from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.formats.build import as_format_error
-from recipe_core.checkpoint.manifest import STEP, FileEntry, Manifest, is_ours, read_step
+from recipe_core.checkpoint.manifest import FileEntry, Manifest, is_ours, read_step
 from recipe_core.checkpoint.remote.checkpoints import RemoteCheckpoints
-from recipe_core.checkpoint.saving.retention import NOT_OURS, Retention, Trend, recovery_advice
+from recipe_core.checkpoint.saving.folders import checkpoint_names, rename_foreign, set_aside_later, step_of, tidy
+from recipe_core.checkpoint.saving.retention import Retention, Trend, recovery_advice
 from recipe_core.checkpoint.state import not_finite, state_size
 from recipe_core.engine import agreement
 from recipe_core.engine.protocol import Ranks
@@ -28,8 +28,6 @@ from recipe_core.launch.watch.heartbeat import beat
 T = TypeVar("T")
 SHOWN = 5
 """Number of tensors that a message about non-finite values names; it counts the others."""
-_LEFTOVER = re.compile(r"\.step-\d+\.[0-9a-f]{12}\.(part|old)")
-"""Names from :func:`recipe_core.files.aside`, left behind by a save that was killed."""
 
 
 class Checkpoints:
@@ -147,19 +145,19 @@ class Checkpoints:
 
     def good_step(self, trend: Trend) -> int | None:
         """Return the newest checkpointed step at which the loss had not risen, by rank 0's ``trend``; a collective."""
-        return self.on_rank_0(lambda: trend.newest_good(map(_step, self._names_after_tidying())))
+        return self.on_rank_0(lambda: trend.newest_good(map(step_of, self._names_after_tidying())))
 
     def drop_after(self, step: int) -> None:
         """Remove the checkpoints of later steps, so that the run resumes from ``step``; rename foreign folders."""
 
         def drop() -> None:
-            for path in (self.folder / name for name in self._names() if _step(name) > step):
+            for path in (self.folder / name for name in self._names() if step_of(name) > step):
                 if is_ours(path):
                     hidden = aside(path)
                     path.replace(hidden)
                     remove(hidden)
                 else:
-                    self._rename_foreign(path)
+                    rename_foreign(path, self.warn)
                 self._removed.append(path.name)
             self._remove_remote()
 
@@ -175,25 +173,8 @@ class Checkpoints:
         """
 
         def set_aside() -> bool:
-            names, mark = self._names_after_tidying(), f"left-for-step-{step}"
-            if any(self.folder.glob(f"*.{mark}")):
-                self.warn(
-                    f"the run has gone back to step {step:,} before, and goes on from where it is; to go back once "
-                    f"more, remove {self.folder}/*.{mark}"
-                )
-                return False
-            if f"step-{step}" not in names:
-                there = f"there are {', '.join(reversed(names))}" if names else "there is none"
-                raise CheckpointError(f"train.resume: {self.folder} has no checkpoint step-{step}; {there}")
-            later = [name for name in names if _step(name) > step]
-            for name in later:
-                (self.folder / name).replace(self.folder / f"{name}.{mark}")
-            if not later:  # mark it, so that the same command continues once there are later ones
-                (self.folder / f"nothing.{mark}").touch()
-            else:
-                named = ", ".join(f"{name}.{mark}" for name in later)
-                self.warn(f"back to step {step:,}: what came later is called {named} and can be removed")
-            return True
+            tidy(self.folder)
+            return set_aside_later(self.folder, step, self.warn)
 
         return self.on_rank_0(set_aside)
 
@@ -296,7 +277,7 @@ class Checkpoints:
     def _prepare(self, final: Path, size: int) -> Path:
         def make() -> str:
             self._claim()
-            self._tidy()
+            tidy(self.folder)
             require_space(self.folder, size, f"the checkpoint {final.name}")
             part = aside(final)
             part.mkdir(parents=True)
@@ -354,9 +335,9 @@ class Checkpoints:
                 sync(folder)
             old = aside(final, "old")
             if os.path.lexists(final) and not is_ours(final):
-                self._rename_foreign(final)
+                rename_foreign(final, self.warn)
             if final.exists():
-                final.replace(old)  # a folder that is not empty cannot be replaced; _tidy restores this name
+                final.replace(old)  # a folder that is not empty cannot be replaced; tidy restores this name
             part.replace(final)
             sync(self.folder)
             sync(self.folder.parent)
@@ -369,33 +350,11 @@ class Checkpoints:
     def _prune(self, saved: int) -> None:
         self._removed += self._retention.prune(self._names(), saved, self._damaged)
 
-    def _rename_foreign(self, path: Path) -> None:
-        kept = aside(path, "kept")
-        kept = kept.with_name(kept.name[1:])  # visible to the user
-        path.replace(kept)
-        self.warn(f"{path}: is called {kept.name} from now on: {NOT_OURS}")
-
-    def _tidy(self) -> None:
-        """Remove the leftovers of a killed save, and restore the checkpoint that it was about to replace."""
-        leftovers = [path for path in self.folder.glob(".step-*") if _LEFTOVER.fullmatch(path.name)]
-        for part in (path for path in leftovers if path.suffix == ".part"):
-            remove(part)
-        for old in (path for path in leftovers if path.suffix == ".old"):
-            final = self.folder / old.name[1:].split(".")[0]
-            if final.exists():
-                remove(old)
-            else:
-                old.replace(final)
-
     def _names(self) -> list[str]:
-        # Intact or not, highest step first.
-        if not self.folder.is_dir():
-            return []
-        names = {int(m[1]): p.name for p in self.folder.iterdir() if (m := STEP.fullmatch(p.name)) and p.is_dir()}
-        return [names[step] for step in sorted(names, reverse=True)]
+        return checkpoint_names(self.folder)
 
     def _names_after_tidying(self) -> list[str]:
-        self._tidy()
+        tidy(self.folder)
         return self._names()
 
     def _warn(self, passed_over: list[str], path: Path) -> None:
@@ -425,7 +384,3 @@ class Checkpoints:
 
     def _on_all_ranks(self, action: Callable[[], T]) -> list[T]:
         return agreement.on_all_ranks(self.engine, action, self.folder)
-
-
-def _step(name: str) -> int:
-    return int(name.removeprefix("step-"))
