@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from itertools import accumulate
 
 from recipe_core.errors import DataError
 from recipe_core.files.objects import ObjectPath
+from recipe_core.files.objects.patterns import before_wildcards, fits, is_pattern
 from recipe_core.files.objects.reading import ObjectFile
 
-_PATTERN = re.compile(r"[*?\[]")
 _SAVED = "state.json"
 """A file of the folders that ``datasets`` saves."""
 
@@ -27,11 +25,8 @@ def input_objects(name: str) -> list[ObjectFile]:
         DataError: it names nothing, or a data set that ``datasets`` saved, or the storage cannot be read.
     """
     place = ObjectPath.parse(name)
-    if _PATTERN.search(place.key):
-        wanted = place.key.split("/")
-        fixed = next(number for number, part in enumerate(wanted) if _PATTERN.search(part))
-        prefix = ObjectPath(place.scheme, place.bucket, "/".join(wanted[:fixed]))
-        found = [one for one in _below(prefix) if _is_below_match(one.path.key.split("/"), wanted)]
+    if is_pattern(place):
+        found = [one for one in _below(before_wildcards(place)) if _is_below_match(one.path.key, place.key)]
         nothing = "no object matches this pattern"
     else:
         found = _below(place) or _object(place)
@@ -57,13 +52,5 @@ def _below(prefix: ObjectPath) -> list[ObjectFile]:
     return [one for one, name in names if name and not any(part.startswith(".") for part in name.split("/"))]
 
 
-def _is_below_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    return any(_matches(parts[: length + 1], wanted) for length in range(len(parts)))
-
-
-def _matches(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    if not wanted or not parts:
-        return not parts and all(part == "**" for part in wanted)
-    if wanted[0] == "**":
-        return _matches(parts, wanted[1:]) or _matches(parts[1:], wanted)
-    return fnmatchcase(parts[0], wanted[0]) and _matches(parts[1:], wanted[1:])
+def _is_below_match(key: str, pattern: str) -> bool:
+    return any(fits(folder, pattern) for folder in accumulate(key.split("/"), "{}/{}".format))

@@ -2,8 +2,9 @@
 
 ``address.py``: addresses, and what can be done with an object; read it first. ``ranges.py``: which byte ranges to ask
 for. ``reading.py``: an object that is read as a file. ``transfers.py``: files to objects and back. ``copies.py``:
-copies of small objects. ``retries.py``: repetitions, within bounds. ``failures.py``: errors and their messages.
-``store.py``: clients of ``obstore``; both are only imported when an object is touched.
+copies of small objects. ``patterns.py``: patterns in keys. ``retries.py``: repetitions, within bounds.
+``failures.py``: errors and their messages. ``store.py``: clients of ``obstore``; both are only imported when an object
+is touched.
 """
 
 from __future__ import annotations

@@ -146,6 +146,20 @@ def test_what_addresses_name(sets: Any, tmp_path: Path) -> None:
         parse(["s3://bucket/data/a", "s3://bucket/data/a.bin"])
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    ["**", "**/*.bin", "**/*.idx", "**/c", "sub/**/c", "*/deep/**", "**/deep/*", "*", "s?b/*", "**/[a-c].bin"],
+)
+def test_patterns_mean_what_they_mean_on_a_disk(sets: Any, pattern: str) -> None:
+    for name in ("a", "sub/c", "sub/deep/c", "sub/deep/more/d", "sub/.hidden/e", ".f"):
+        sets.write(name, SIZES)
+
+    def found(place: object) -> set[str]:
+        return {str(source.prefix).removeprefix(f"{place}/") for source in parse([f"{place}/{pattern}"])}
+
+    assert found(sets.folder) == found("s3://bucket/data")
+
+
 def test_the_identity_is_that_of_the_local_files(sets: Any) -> None:
     prefix = sets.write("tokens", SIZES)
     config = GptIndexed(files=(str(prefix),), sequence=50)

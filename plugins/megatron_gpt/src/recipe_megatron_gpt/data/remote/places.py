@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from fnmatch import fnmatchcase
-
 from recipe_core.files.objects import ObjectPath
+from recipe_core.files.objects.patterns import before_wildcards, fits
 
 ENDINGS = (".bin", ".idx")
-_PATTERN = re.compile(r"[*?\[]")
 
 
 def without_ending(place: ObjectPath) -> ObjectPath:
@@ -30,23 +27,13 @@ def prefixes_of(place: ObjectPath) -> list[ObjectPath]:
 
 def matching(pattern: ObjectPath) -> list[ObjectPath]:
     """The prefixes that match a pattern: of files, of folders or of paths without their ending; none hidden."""
-    parts = pattern.key.split("/")
-    fixed = next(number for number, part in enumerate(parts) if _PATTERN.search(part))
-    folder = ObjectPath(pattern.scheme, pattern.bucket, "/".join(parts[:fixed]))
-    found = set()
+    folder = before_wildcards(pattern)
+    before, found = len(folder.key) + bool(folder.key), set()
     for place, _ in folder.objects():
         prefix = without_ending(place)
-        if place.suffix not in ENDINGS or any(part.startswith(".") for part in place.key.split("/")[fixed:]):
+        if place.suffix not in ENDINGS or any(part.startswith(".") for part in place.key[before:].split("/")):
             continue
-        if _fits(place.key, parts) or (place.suffix == ".idx" and _fits_folder_or_prefix(prefix, parts)):
+        named = [place, prefix, prefix.parent] if place.suffix == ".idx" else [place]
+        if any(fits(one.key, pattern.key) for one in named):
             found.add(prefix)
     return sorted(found)
-
-
-def _fits_folder_or_prefix(prefix: ObjectPath, parts: list[str]) -> bool:
-    return _fits(prefix.key, parts) or _fits(prefix.parent.key, parts)
-
-
-def _fits(key: str, parts: list[str]) -> bool:
-    names = key.split("/")
-    return len(names) == len(parts) and all(map(fnmatchcase, names, parts))
