@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from recipe_core.checkpoint.formats.build import as_format_error, build_format
 from recipe_core.checkpoint.io import hub_files
 from recipe_core.checkpoint.io.archive import has_checksums
-from recipe_core.checkpoint.manifest import NAME, STEP, Manifest
+from recipe_core.checkpoint.manifest import NAME, STEP, Manifest, step_of
 from recipe_core.errors import CheckpointError
 from recipe_core.files.documents import DocumentError, read_yaml
 from recipe_core.hooks.registry import Registry
@@ -178,7 +178,7 @@ def steps(path: Path) -> list[Path]:
     for folder in (path, path / "checkpoints"):
         folders = [p for p in folder.iterdir() if STEP.fullmatch(p.name)] if folder.is_dir() else []
         if folders:
-            return sorted(folders, key=lambda p: int(p.name.removeprefix("step-")))
+            return sorted(folders, key=lambda p: step_of(p.name))
     return []
 
 

@@ -21,6 +21,11 @@ STEP = re.compile(r"step-(0|[1-9][0-9]*)")
 STRAY = "move it out of the folder"
 
 
+def step_of(name: str) -> int:
+    """Return N of ``step-N``, the name of a checkpoint's folder in a run."""
+    return int(name.removeprefix("step-"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileEntry:
     """One file of a checkpoint."""

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from recipe_core.checkpoint.manifest import NAME, STEP, Manifest, is_ours, read_step
+from recipe_core.checkpoint.manifest import NAME, STEP, Manifest, is_ours, read_step, step_of
 from recipe_core.checkpoint.remote.objects import Objects
 from recipe_core.engine.agreement import on_all_ranks, on_rank_0
 from recipe_core.engine.protocol import Ranks
@@ -60,7 +60,7 @@ class RemoteCheckpoints:
             (self._folder / name).mkdir(parents=True)
             manifest.write(self._folder / name)
         names = [path.name for path in self._folder.glob("step-*") if STEP.fullmatch(path.name)]
-        newest = max(names, key=_step, default=None)
+        newest = max(names, key=step_of, default=None)
         return newest if newest is not None and _lacks_files(self._folder / newest) else None
 
     def fetch(self, ranks: Ranks, path: Path) -> bool:
@@ -237,7 +237,7 @@ def committed(
     names = {name for name in objects.folders(FOLDER) if STEP.fullmatch(name)}
     if latest is not None:
         names.add(latest)  # a list may be older than what was written
-    for name in sorted((name for name in names if not skip(name)), key=_step, reverse=True):
+    for name in sorted((name for name in names if not skip(name)), key=step_of, reverse=True):
         manifest = read_manifest(objects, name)
         if manifest is not None:
             yield name, manifest
@@ -277,7 +277,7 @@ def parse_manifest(content: bytes, name: str = "") -> Manifest:
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{NAME} is damaged ({error})") from error
     manifest = Manifest.parse(text)
-    if STEP.fullmatch(name) and _step(name) != manifest.step:
+    if STEP.fullmatch(name) and step_of(name) != manifest.step:
         raise CheckpointError(f"{NAME} speaks of step {manifest.step}")
     for file in manifest.files:
         if PurePosixPath(file).is_absolute() or ".." in file.split("/") or "\\" in file:
@@ -312,7 +312,3 @@ def _share(manifest: Manifest, ranks: Ranks) -> list[str]:
     # sorted by size, so that shares are of similar size
     names = sorted(manifest.files, key=lambda name: (-manifest.files[name].size, name))
     return names[ranks.rank :: ranks.world_size]
-
-
-def _step(name: str) -> int:
-    return int(name.removeprefix("step-"))

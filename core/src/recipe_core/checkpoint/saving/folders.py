@@ -6,18 +6,13 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from recipe_core.checkpoint.manifest import STEP
+from recipe_core.checkpoint.manifest import STEP, step_of
 from recipe_core.checkpoint.saving.retention import NOT_OURS
 from recipe_core.errors import CheckpointError
 from recipe_core.files import aside, remove
 
 _LEFTOVER = re.compile(r"\.step-\d+\.[0-9a-f]{12}\.(part|old)")
 """Names from :func:`recipe_core.files.aside`, left behind by a save that was killed."""
-
-
-def step_of(name: str) -> int:
-    """Return N of the name ``step-N``."""
-    return int(name.removeprefix("step-"))
 
 
 def checkpoint_names(folder: Path) -> list[str]:

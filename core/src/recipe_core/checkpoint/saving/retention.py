@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
-from recipe_core.checkpoint.manifest import NAME, Manifest, is_ours
+from recipe_core.checkpoint.manifest import NAME, Manifest, is_ours, step_of
 from recipe_core.errors import CheckpointError
 from recipe_core.files import aside, remove
 
@@ -114,7 +114,7 @@ class Retention:
         removed: list[str] = []
         if not self._keep:
             return removed
-        older = [name for name in names if int(name.removeprefix("step-")) <= saved]
+        older = [name for name in names if step_of(name) <= saved]
         whole = [name for name in older if name not in damaged]
         best = {self._best(whole)} if self._keep_best else set()
         good = self.last_good(whole)
@@ -133,7 +133,7 @@ class Retention:
 
     def last_good(self, names: Iterable[str]) -> list[str]:
         """Return the newest of these checkpoints at which the loss had not risen: one name or none."""
-        step = self.trend.newest_good(int(name.removeprefix("step-")) for name in names)
+        step = self.trend.newest_good(map(step_of, names))
         return [] if step is None else [f"step-{step}"]
 
     def _announce_spared(self, name: str) -> None:
@@ -158,7 +158,7 @@ def recovery_advice(folder: Path, names: Sequence[str], trend: Trend, failed: in
     change = "Lower train.lr, lengthen train.warmup_steps or set train.clip, and"
     if not names:
         return f"there is no earlier checkpoint. {change} begin anew with the same --out"
-    good = trend.newest_certain(int(name.removeprefix("step-")) for name in names)
+    good = trend.newest_certain(map(step_of, names))
     if good is None:
         return (
             f"{folder / names[0]} was made as the loss rose, and may be of no use. {change} begin anew with another "

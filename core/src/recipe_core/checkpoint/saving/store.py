@@ -14,9 +14,9 @@ import torch
 from recipe_core.checkpoint import manifest as manifests
 from recipe_core.checkpoint.formats.base import NO_RUN, Format, SaveContext
 from recipe_core.checkpoint.formats.build import as_format_error
-from recipe_core.checkpoint.manifest import FileEntry, Manifest, is_ours, read_step
+from recipe_core.checkpoint.manifest import FileEntry, Manifest, is_ours, read_step, step_of
 from recipe_core.checkpoint.remote.checkpoints import RemoteCheckpoints
-from recipe_core.checkpoint.saving.folders import checkpoint_names, rename_foreign, set_aside_later, step_of, tidy
+from recipe_core.checkpoint.saving.folders import checkpoint_names, rename_foreign, set_aside_later, tidy
 from recipe_core.checkpoint.saving.retention import Retention, Trend, recovery_advice
 from recipe_core.checkpoint.state import not_finite, state_size
 from recipe_core.engine import agreement

@@ -106,11 +106,12 @@ def saved_step(out: Path) -> int:
         ConfigError: ``out`` is not a run folder.
     """
     from recipe_core.checkpoint.locate import steps
+    from recipe_core.checkpoint.manifest import step_of
 
     if not (out / "job.yaml").is_file():
         raise ConfigError(f"{out}: expected a run folder, and there is no job.yaml in it")
     saved = steps(out)
-    return int(saved[-1].name.removeprefix("step-")) if saved else 0
+    return step_of(saved[-1].name) if saved else 0
 
 
 def _facts(registry: Registry, out: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from recipe_core.checkpoint.locate import find, steps
+from recipe_core.checkpoint.manifest import step_of
 from recipe_core.data.identity import (
     PHASES,
     TOKENIZER,
@@ -131,7 +132,7 @@ class RunFolder:
     def _continue(self, recorded: Mapping[str, Any]) -> None:
         self.identity = recorded_identity(recorded)
         self._history = [str(line) for line in recorded.get(HISTORY) or ()]
-        step = max((int(path.name.removeprefix("step-")) for path in steps(self._out)), default=0)
+        step = max((step_of(path.name) for path in steps(self._out)), default=0)
         self._done = step >= self._job.train.steps
         schedule, other = changes(recorded, self._job)
         if self._done:
