@@ -11,10 +11,10 @@ from recipe_core.errors import DataError
 from recipe_core.files import remote
 from recipe_core.files.documents import DocumentError, read_text
 from recipe_core.files.objects import ObjectPath, is_address
+from recipe_core.files.objects.patterns import has_wildcard
 
 LIST = "@"
 """Begins the name of a list file, which has a path in each line."""
-_PATTERN = re.compile(r"[*?\[]")
 _COMMENT = re.compile(r"(^|\s)#.*")
 
 
@@ -55,8 +55,8 @@ class NamedPath:
 
     @property
     def is_pattern(self) -> bool:
-        """True if the text has a character of patterns: ``*``, ``?`` or ``[``."""
-        return _PATTERN.search(self.text) is not None
+        """True if the text has a wildcard: ``*``, ``?`` or ``[``."""
+        return has_wildcard(self.text)
 
 
 def split_weights(texts: Sequence[str]) -> list[NamedPath]:

@@ -133,10 +133,11 @@ def test_an_interruption_anywhere(
 def test_an_input_that_changed_meanwhile(
     maker: Maker, server: ObjectServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def broken(*_: object) -> None:
+        raise ObjectError("broken")
+
     with monkeypatch.context() as patched:
-        patched.setattr(
-            "recipe_core.data.prepare.stored.upload", lambda *_: (_ for _ in ()).throw(ObjectError("broken"))
-        )
+        patched.setattr("recipe_core.data.prepare.stored.upload", broken)
         with pytest.raises(ObjectError, match="broken"):
             maker.store()
     maker.source.write_text("other", encoding="utf-8")

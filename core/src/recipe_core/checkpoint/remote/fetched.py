@@ -16,7 +16,7 @@ from recipe_core.checkpoint.remote.objects import Objects
 from recipe_core.checkpoint.remote.opened import OWNER, files_of_run, is_plain
 from recipe_core.errors import CheckpointError
 from recipe_core.files import aside, disk_error, home, remove, require_space
-from recipe_core.files.objects import ObjectStat
+from recipe_core.files.objects import ObjectMissingError, ObjectStat
 
 KEPT = 50 * 10**9
 """Bytes of downloads that the cache keeps at most; those that were not used for the longest time are removed."""
@@ -57,10 +57,12 @@ def fetched(address: str, show: Callable[[str], None], *, weights: bool = True, 
 
 def _one_file(objects: Objects, show: Callable[[str], None]) -> Path:
     path = objects.path
-    if not path.exists():
-        raise CheckpointError(f"{path}: there is nothing; expected the address of a run, a checkpoint or a file")
-    parent = Objects(path.parent)
-    return _cached(parent, {path.name: path.stat()}, show) / path.name
+    try:
+        stat = path.stat()
+    except ObjectMissingError as error:
+        text = f"{path}: there is nothing; expected the address of a run, a checkpoint or a file"
+        raise CheckpointError(text) from error
+    return _cached(Objects(path.parent), {path.name: stat}, show) / path.name
 
 
 def _wanted(objects: Objects, listed: Mapping[str, ObjectStat], weights: bool) -> list[str]:

@@ -59,12 +59,12 @@ def acquire(objects: Objects, folder: Path, show: Callable[[str], None]) -> str:
             return mine.token
         if (found := objects.read_version(LOCK)) is None:
             continue
-        data, entry = found
+        data, stat = found
         if (holder := _holder(data)) is not None and holder.token == mine.token:  # created, and the answer was lost
             return mine.token
         if holder is None or not (time.time() - holder.renewed > STALE or holder.has_ended()):
             break
-        if objects.replace(LOCK, mine.text(), entry) or _token(objects) == mine.token:
+        if objects.replace(LOCK, mine.text(), stat) or _token(objects) == mine.token:
             show(f"{objects.address}: the lock of {_described(holder)}, which has ended or is silent, is taken over")
             return mine.token
     raise ConfigError(

@@ -38,8 +38,7 @@ class Objects:
     def below(self, prefix: str = "") -> dict[str, ObjectStat]:
         """Return all objects below ``prefix`` by name, in order."""
         place = self.path / prefix if prefix else self.path
-        skipped = len(self.path.key) + 1
-        return {path.key[skipped:]: stat for path, stat in place.objects()}
+        return {path.relative_to(self.path): stat for path, stat in place.objects()}
 
     def folders(self, prefix: str) -> list[str]:
         """Return the names directly below ``prefix`` that further objects are below of, in order."""

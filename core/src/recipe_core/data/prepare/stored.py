@@ -174,9 +174,8 @@ class StoredOutput:
         return True
 
     def _names(self) -> list[str]:
-        before = len(self.place.key) + 1
-        found = [path.key[before:] for path, _ in self.place.objects() if path.key != self.place.key]
-        return [name for name in found if name != CLAIM]
+        found = [path.relative_to(self.place) for path, _ in self.place.objects()]
+        return [name for name in found if name not in ("", CLAIM)]
 
     def _check(self, own: bool) -> None:
         names = self._names()

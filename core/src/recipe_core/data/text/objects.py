@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from recipe_core.errors import DataError
 from recipe_core.files.objects import ObjectPath
-from recipe_core.files.objects.patterns import before_wildcards, fits, is_pattern
+from recipe_core.files.objects.patterns import before_wildcards, fits, has_wildcard
 from recipe_core.files.objects.reading import ObjectFile
 
 _SAVED = "state.json"
@@ -25,7 +25,7 @@ def input_objects(name: str) -> list[ObjectFile]:
         DataError: it names nothing, or a data set that ``datasets`` saved, or the storage cannot be read.
     """
     place = ObjectPath.parse(name)
-    if is_pattern(place):
+    if has_wildcard(place.key):
         found = [one for one in _below(before_wildcards(place)) if _is_below_match(one.path.key, place.key)]
         nothing = "no object matches this pattern"
     else:
@@ -47,8 +47,7 @@ def _object(place: ObjectPath) -> list[ObjectFile]:
 
 
 def _below(prefix: ObjectPath) -> list[ObjectFile]:
-    before = len(prefix.key) + bool(prefix.key)
-    names = [(ObjectFile(path, stat), path.key[before:]) for path, stat in prefix.objects()]
+    names = [(ObjectFile(path, stat), path.relative_to(prefix)) for path, stat in prefix.objects()]
     return [one for one, name in names if name and not any(part.startswith(".") for part in name.split("/"))]
 
 

@@ -97,6 +97,10 @@ class ObjectPath:
         """The address without its last part."""
         return ObjectPath(self.scheme, self.bucket, self.key.rpartition("/")[0])
 
+    def relative_to(self, folder: ObjectPath) -> str:
+        """The parts of the key below ``folder``, a bucket or a prefix of this address; empty for ``folder`` itself."""
+        return self.key[len(folder.key) :].removeprefix("/")
+
     def with_name(self, name: str) -> ObjectPath:
         """The address with another last part."""
         return self.parent / name

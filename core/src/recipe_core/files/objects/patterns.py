@@ -11,15 +11,15 @@ from recipe_core.files.objects.address import ObjectPath
 _WILDCARD = re.compile(r"[*?\[]")
 
 
-def is_pattern(place: ObjectPath) -> bool:
-    """True if the key has a wildcard: ``*``, ``?`` or ``[``."""
-    return _WILDCARD.search(place.key) is not None
+def has_wildcard(text: str) -> bool:
+    """True for ``*``, ``?`` or ``[`` anywhere in the text."""
+    return _WILDCARD.search(text) is not None
 
 
 def before_wildcards(pattern: ObjectPath) -> ObjectPath:
     """Return the prefix below which everything is that matches: the parts before the first with a wildcard."""
     parts = pattern.key.split("/")
-    fixed = next((number for number, part in enumerate(parts) if _WILDCARD.search(part)), len(parts))
+    fixed = next((number for number, part in enumerate(parts) if has_wildcard(part)), len(parts))
     return ObjectPath(pattern.scheme, pattern.bucket, "/".join(parts[:fixed]))
 
 

@@ -94,14 +94,16 @@ def _prefixes(named: NamedPath) -> Sequence[Place]:
 
 
 def _matching(pattern: Path) -> list[Path]:
-    # A pattern may be of files, of folders, or of paths without their ending; `**` is of folders, not all with files.
-    found, recursive = matches(pattern), pattern.name == "**"
-    if pattern.suffix not in ENDINGS and not recursive:
+    found = matches(pattern)
+    if pattern.name == "**":  # all folders, and not each of them has token files
+        return sorted({prefix for path in found if path.is_dir() for prefix in _prefixes_in(path)})
+    # Any other pattern may be of files, of folders, or of paths without their ending.
+    if pattern.suffix not in ENDINGS:
         found += matches(pattern.with_name(f"{pattern.name}.idx"))
     prefixes = [
         prefix
         for path in found
-        for prefix in (_prefixes_in(path) or [path] * (not recursive) if path.is_dir() else [_without_ending(path)])
+        for prefix in (_prefixes_in(path) or [path] if path.is_dir() else [_without_ending(path)])
         if path.is_dir() or path.suffix in ENDINGS
     ]
     return sorted(set(prefixes))

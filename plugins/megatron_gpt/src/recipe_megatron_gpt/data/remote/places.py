@@ -27,11 +27,10 @@ def prefixes_of(place: ObjectPath) -> list[ObjectPath]:
 
 def matching(pattern: ObjectPath) -> list[ObjectPath]:
     """The prefixes that match a pattern: of files, of folders or of paths without their ending; none hidden."""
-    folder = before_wildcards(pattern)
-    before, found = len(folder.key) + bool(folder.key), set()
+    folder, found = before_wildcards(pattern), set()
     for place, _ in folder.objects():
         prefix = without_ending(place)
-        if place.suffix not in ENDINGS or any(part.startswith(".") for part in place.key[before:].split("/")):
+        if place.suffix not in ENDINGS or any(part.startswith(".") for part in place.relative_to(folder).split("/")):
             continue
         named = [place, prefix, prefix.parent] if place.suffix == ".idx" else [place]
         if any(fits(one.key, pattern.key) for one in named):
